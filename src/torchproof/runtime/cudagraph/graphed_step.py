@@ -41,7 +41,7 @@ import torch
 from torch import Tensor
 
 from torchproof.records import UserError
-from torchproof.runtime.cudagraph import call_inputs, ladder, padding, recorder
+from torchproof.runtime.cudagraph import call_inputs, ladder, padding
 from torchproof.runtime.cudagraph.call_inputs import (
     Call,
     LikeCall,
@@ -94,6 +94,7 @@ class _LastReplay:
     recording: Recording
     like: LikeCall
     switches: global_switches.Unchanged
+    upgrade: Upgrade | None
     tensors: Tensors = ()  # of the call that is answered
 
 
@@ -204,7 +205,7 @@ class Graphed(Explained[Status]):
             tensors is None
             or dispatch_modes.is_overridden()
             or not recording.gradients.fits()
-            or (recording.upgrade is not None and recording.upgrade.is_due)
+            or (last.upgrade is not None and last.upgrade.is_due)
         ):
             return False
         is_trusted = self.options.trusts(self._calls)
@@ -252,9 +253,9 @@ class Graphed(Explained[Status]):
             recording = self._snapshot.serving(key)
         if recording is None:
             return self._unserved(self._snapshot.shape(key), call)
-        upgrade = None if self._settles else recording.upgrade
-        if upgrade is not None and upgrade.is_due:
-            shape = self._snapshot.shape(key)
+        shape = self._snapshot.shape(key)
+        upgrade = shape.upgrades.get(recording)
+        if upgrade is not None and upgrade.is_due and not self._settles:
             recording = self._advance(upgrade, shape, recording, call)
         self._snapshot.learning_rates.write()
         tensors = call_inputs.tensors_in(call)
@@ -265,11 +266,12 @@ class Graphed(Explained[Status]):
             recording.like = recording.like or LikeCall.of(call)
             if recording.like is not None:
                 switches = global_switches.Unchanged()
-                self._last = _LastReplay(recording, recording.like, switches)
+                upgrade = shape.upgrades.get(recording)
+                self._last = _LastReplay(recording, recording.like, switches, upgrade)
         return recording.finish(tensors)
 
     def _advance(
-        self, upgrade: recorder.Upgrade, shape: Shape, recording: Recording, call: Call
+        self, upgrade: Upgrade, shape: Shape, recording: Recording, call: Call
     ) -> Recording:
         """The recording to use from now on: this one, or a compiled one."""
         state = self._snapshot.state
@@ -285,11 +287,13 @@ class Graphed(Explained[Status]):
         if not state.unchanged():  # the compiler changes torch, and marks the step
             state.forget_foreign_changes()
             state.extend()
-        recording.upgrade = None if upgrade.is_over else upgrade
+        if upgrade.is_over or new is not None:
+            del shape.upgrades[recording]
         if new is None:
             return recording
         self._recordings += 1
-        new.upgrade, recording.upgrade = recording.upgrade, None
+        if not upgrade.is_over:
+            shape.upgrades[new] = upgrade
         shape.recordings[shape.recordings.index(recording)] = new
         recording.drop()
         return new
@@ -395,7 +399,8 @@ class Graphed(Explained[Status]):
         self._recordings += 1
         if self._progress is not None:
             upgrade = Upgrade(self._progress, self._snapshot.stages, recording)
-            recording.upgrade = None if upgrade.is_over else upgrade
+            if not upgrade.is_over:
+                shape.upgrades[recording] = upgrade
         shape.recorded(recording)
         return recording, None
 

@@ -21,7 +21,7 @@ import io
 import sys
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -122,8 +122,8 @@ class ReachableState:
         self.optimizers: list[torch.optim.Optimizer] = []
         self.scalers: list[torch.amp.GradScaler] = []
         self.watches = Watches()
-        self.tensors: dict[int, tuple[str, Tensor]] = {}
-        self.unwatchable_tensors: list[tuple[str, Tensor]] = []  # without plain memory
+        self.labelled_tensors: list[tuple[str, Tensor]] = []
+        self.unwatchable_tensors: list[str] = []  # messages about their memory
         self.opaque: list[str] = []  # messages about state that cannot be watched
         self.hides_state = False  # whether a run may change such state
         self.whole = True
@@ -137,6 +137,34 @@ class ReachableState:
         self._entered: set[types.CodeType] = set()
         self._classes: set[int] = set()
         self._entries: set[tuple[int, str]] = set()
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [tensor for _, tensor in self.labelled_tensors]
+
+    @property
+    def parameters(self) -> list[tuple[str, Tensor]]:
+        """The leaf tensors that may get a gradient."""
+        every = self.labelled_tensors
+        return [
+            each for each in every if each[1].is_leaf and each[1].is_floating_point()
+        ]
+
+    @property
+    def buffers(self) -> list[Tensor]:
+        every = (b for module in self.modules for b in module.buffers(recurse=False))
+        return list(filter(has_plain_memory, every))
+
+    @property
+    def lacks_scale(self) -> bool:
+        """Whether a GradScaler has not created its scale yet."""
+        return any(each.is_enabled() and each._scale is None for each in self.scalers)
+
+    def owners(self) -> Iterator[Any]:
+        """The objects that the watched places belong to, apart from those of torch."""
+        for watch in self.watches.every:
+            if not self.is_of_torch(watch):
+                yield watch.owner
 
     def is_of_torch(self, watch: Watch, name: Any = None) -> bool:
         """Whether a place is in a scope, a container or an object of torch."""
@@ -288,9 +316,11 @@ class ReachableState:
 
     def _visit_tensor(self, label: str, tensor: Tensor) -> None:
         if has_plain_memory(tensor):
-            self.tensors[id(tensor)] = label, tensor
+            self.labelled_tensors.append((label, tensor))
         else:
-            self.unwatchable_tensors.append((label, tensor))
+            kind = type(tensor).__name__
+            why = f"{label} is a {kind} of layout {tensor.layout}"
+            self.unwatchable_tensors.append(why)
         for name, hooks in hooks_of(tensor):
             self._visit(f"{label}.{name}", hooks)
         self._visit_places(label, tensor)

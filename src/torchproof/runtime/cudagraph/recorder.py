@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -152,17 +152,6 @@ class Trial:
             self._attempt.assert_same(result, self._expected, "differs from eager")
 
 
-class Upgrade(Protocol):
-    """Replaces a recording in use by a compiled one, between calls."""
-
-    @property
-    def is_due(self) -> bool: ...
-    @property
-    def is_over(self) -> bool: ...
-    def advance(self, moment: Any) -> Recording | None: ...
-    def end(self) -> None: ...
-
-
 @dataclass(eq=False)
 class Recording:
     """One step for one set of shapes: input buffers, a CUDA graph, output copies."""
@@ -179,7 +168,6 @@ class Recording:
     replays: int = 0
     record_s: float = 0.0
     pool_bytes: int | None = None
-    upgrade: Upgrade | None = None  # to a compiled recording
     like: LikeCall | None = None  # recognises its calls
 
     @property
@@ -292,8 +280,8 @@ class _Attempt:
         self.preparation, self.state = recorder.preparation, recorder.state
         self.learning_rates, self.pool = recorder.learning_rates, recorder.pool
         self.copies_outputs = recorder.copies_outputs
-        self.device = home_of([*tensors_in(call), *self.state.tensors])
-        self.gradients = Gradients(self.state.parameters)
+        self.device = home_of([*tensors_in(call), *self.state.reachable.tensors])
+        self.gradients = Gradients(self.state.reachable.parameters)
         self.inputs = Buffers(call)
         self.capture = Capture(self.device, self.pool)
         self.rng_state = RngState.capture({self.device})
@@ -381,7 +369,7 @@ class _Attempt:
         Raises `Stopped` if the step does something that a replay cannot repeat.
         """
         self._assert_watchable()
-        self.learning_rates.add(self.state.optimizers)
+        self.learning_rates.add(self.state.reachable.optimizers)
         result, changes, actions = self._stable_run()
         if changes or actions:
             actions = [f"changes state ({each})" for each in changes] + actions
@@ -394,7 +382,7 @@ class _Attempt:
         if self.preparation.needs_eager_run or self.preparation.reads_each_shape:
             self._show_eager_run()
         self.state.extend()  # the run may have created objects
-        if self.learning_rates.add(self.state.optimizers):
+        if self.learning_rates.add(self.state.reachable.optimizers):
             raise RecordLater
         return result
 
@@ -407,20 +395,20 @@ class _Attempt:
         return result
 
     def _assert_watchable(self) -> None:
-        state = self.state
-        if not state.whole:
+        state, reachable = self.state, self.state.reachable
+        if not reachable.whole:
             raise _too_many_objects()
-        if state.unwatchable_tensors:
-            why = f"{state.unwatchable_tensors[0]}, whose memory cannot be watched"
-            raise Stopped(Stop("input", why))
-        if state.lacks_scale or sys.getprofile() is not None or state.must_run_first:
+        for each in reachable.unwatchable_tensors:
+            raise Stopped(Stop("input", f"{each}, whose memory cannot be watched"))
+        is_profiled = sys.getprofile() is not None
+        if is_profiled or reachable.lacks_scale or state.must_run_first:
             raise RecordLater
         if state.ran.codes:
             self._assert_watched()
 
     def _assert_watched(self, stops: Iterable[Stop] = ()) -> None:
         """Stops for the given reasons, and for what was read that cannot be watched."""
-        opaque = self.state.unwatchable
+        opaque = self.state.reachable.opaque
         reasons = [f"state that cannot be watched: {each}" for each in opaque]
         if len(reasons) > _REASONS:
             more = f"{len(reasons) - _REASONS} more objects that cannot be watched"
@@ -514,7 +502,8 @@ class _Attempt:
 
     def _saved_python(self, undo: PythonUndo) -> PythonUndo:
         """Saves the Python objects that a run may change, until they are restored."""
-        if not undo.save([self.preparation.step, self.call, *self.state.owners()]):
+        owners = self.state.reachable.owners()
+        if not undo.save([self.preparation.step, self.call, *owners]):
             raise _too_many_objects()
         self._python_undo = undo
         return undo
@@ -523,7 +512,7 @@ class _Attempt:
         """Restores the Python objects that the last run changed."""
         self.state.ran.add(self.ran)
         self.state.extend()
-        self.state.restore(undo)
+        undo.restore(self.state.reachable)
         self.state.extend()
 
     def _had_to_reload(self) -> bool:
@@ -553,7 +542,7 @@ class _Attempt:
             zeros = self.gradients.set_zeros() if with_zeros else []
         self.eager_recorder = observer = self._new_eager_recorder(zeros)
         del zeros
-        observer.save_as_precaution(self.state.buffers)
+        observer.save_as_precaution(self.state.reachable.buffers)
         self.ran = Execution(observer.handle_read)
         with self.capture.listening(observer.handle_warning):
             output = self._run_in_eager(observer, self.ran)
@@ -585,7 +574,7 @@ class _Attempt:
         return self.copied_result(output)
 
     def _new_eager_recorder(self, scratch: Iterable[Tensor] = ()) -> EagerRecorder:
-        outside = [*self.state.tensors, *self.inputs.tensors]
+        outside = [*self.state.reachable.tensors, *self.inputs.tensors]
         return EagerRecorder(self.device, outside, scratch=scratch)
 
     def _run_in_eager(self, *observers: contextlib.AbstractContextManager[Any]) -> Any:
@@ -678,7 +667,7 @@ class _Attempt:
         """An output, and buffers and gradients that the step writes."""
         written = {
             f"buffer {number}": buffer
-            for number, buffer in enumerate(self.state.buffers)
+            for number, buffer in enumerate(self.state.reachable.buffers)
             if self.eager_recorder.wrote(buffer)
         }
         parts = {**trees.values_of(output, "output"), **written}
@@ -696,7 +685,7 @@ class _Attempt:
         self, actual: StepResult, expected: StepResult, what: str
     ) -> comparison.Comparison:
         """Raises `Stopped` if a result is wrong; the reason begins with `what`."""
-        found = compare_results(actual, expected, self.state.tensors)
+        found = compare_results(actual, expected, self.state.reachable.tensors)
         if found.verdict == "wrong":
             where = found.where or "the result"
             raise Stopped(Stop("numerics", f"{what} at {where}: {found.why}"))
