@@ -74,13 +74,13 @@ def key_of(call: Call) -> Hashable:
 
 def key_of_declared(value: Any) -> Hashable:
     """The key of what `depends` returns, which has to tell all its values apart."""
-    for _, part in trees.walk(value, objects=True):
-        is_container = isinstance(part, Mapping | list | tuple)
-        if isinstance(part, Tensor) or not (is_container or not is_opaque(part)):
-            raise UserError(
-                f"depends returns a {type(part).__name__}, which is not compared by"
-                " value: return numbers, strings, or tuples of them"
-            )
+    if type(value) is tuple:
+        return tuple(map(key_of_declared, value))
+    if is_opaque(value):
+        raise UserError(
+            f"depends returns a {type(value).__name__}, which is not compared by"
+            " value: return numbers, strings, or tuples of them"
+        )
     return _key(value)
 
 

@@ -41,6 +41,7 @@ import torch
 from torch import Tensor
 
 from torchproof.records import UserError
+from torchproof.runtime import compile_job
 from torchproof.runtime.cudagraph import call_inputs, ladder, padding
 from torchproof.runtime.cudagraph.call_inputs import (
     Call,
@@ -173,7 +174,7 @@ class Graphed(Explained[Status]):
             self._log_stops(self._given_up)
         self._snapshots.take_first()
         if self._progress is not None:
-            self._progress.start_compiler()
+            compile_job.background_worker().warm()
 
     def _settle(self) -> bool:
         """Whether threads had changed torch's state, which takes time to watch anew."""
@@ -291,7 +292,7 @@ class Graphed(Explained[Status]):
             del shape.upgrades[recording]
         if new is None:
             return recording
-        self._recordings += 1
+        self._count(new)
         if not upgrade.is_over:
             shape.upgrades[new] = upgrade
         shape.recordings[shape.recordings.index(recording)] = new
@@ -396,13 +397,17 @@ class Graphed(Explained[Status]):
         finally:
             if self._progress is not None:
                 self._progress.paused(time.monotonic() - begin)
-        self._recordings += 1
+        self._count(recording)
         if self._progress is not None:
             upgrade = Upgrade(self._progress, self._snapshot.stages, recording)
             if not upgrade.is_over:
                 shape.upgrades[recording] = upgrade
         shape.recorded(recording)
         return recording, None
+
+    def _count(self, recording: Recording) -> None:
+        self._recordings += 1
+        recording.output_copies.are_copied = not self.options.buffers
 
     def _recorder(self, preparation: Preparation | None = None) -> Recorder:
         snapshot = self._snapshot
@@ -411,7 +416,6 @@ class Graphed(Explained[Status]):
             snapshot.state,
             snapshot.learning_rates,
             self.pool,
-            copies_outputs=not self.options.buffers,
         )
 
     def _observed(self, call: Call) -> Any:

@@ -108,7 +108,6 @@ class Place:
             isinstance(value, Tensor)
             and not value.requires_grad
             and all(-value.dim() <= d < value.dim() for d in self.dimensions)
-            and _holds(value.dtype, self.value)
         )
 
     def padded(self, tensor: Tensor, sizes: Sizes) -> Tensor:
@@ -122,15 +121,6 @@ class Place:
 
 
 _ANYTHING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-
-
-def _holds(dtype: torch.dtype, value: float | bool) -> bool:
-    if dtype is torch.bool:
-        return value in (0, 1)
-    if dtype.is_floating_point or dtype.is_complex:
-        return True
-    limits = torch.iinfo(dtype)
-    return float(value).is_integer() and limits.min <= value <= limits.max
 
 
 def _part(value: Any, key: int | str) -> Any:

@@ -133,7 +133,6 @@ class ReachableState:
         self._groups: dict[int, dict[str, Any]] = {}  # of parameters, of optimizers
         self._seen: dict[int, Any] = {}
         self._todo: collections.deque[tuple[str, Any]] = collections.deque()
-        self._references: list[tuple[str, weakref.ref[Any]]] = []
         self._entered: set[types.CodeType] = set()
         self._classes: set[int] = set()
         self._entries: set[tuple[int, str]] = set()
@@ -350,15 +349,9 @@ class ReachableState:
         target = weakref.ref.__call__(value)
         if isinstance_of(target, (type,)):
             self._visit(label, target)
-        else:
-            self._references.append((label, value))
-
-    def _visit_references(self) -> None:
-        for label, reference in self._references:
-            target = weakref.ref.__call__(reference)
-            if target is not None and id(target) not in self._seen:
-                name = type(target).__name__
-                self.opaque.append(f"{label} is a weak reference to a {name}")
+        elif target is not None:
+            name = type(target).__name__
+            self.opaque.append(f"{label} is a weak reference to a {name}")
 
     def _visit_self_updating(self, label: str, value: Any) -> None:
         """Optimizers and similar objects, whose state replays update.
@@ -541,7 +534,6 @@ class ReachableState:
         for function in ran.functions_of(unreached):
             self._visit(function.__qualname__, function)
         self._visit_all()
-        self._visit_references()
         opaque = [*self.opaque]  # arguments may hold more than the step reads
         for value in ran.arguments():
             if id(value) not in self._seen:

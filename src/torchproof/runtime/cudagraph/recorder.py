@@ -75,7 +75,6 @@ class Recorder:
     state: StateSnapshot
     learning_rates: LearningRates
     pool: Pool
-    copies_outputs: bool = True  # if not, callers get the memory of the recording
 
     def record(self, call: Call, *, like: Recording | None = None) -> Recording:
         """Records this call; the first replay of the recording has just executed it.
@@ -216,17 +215,16 @@ class Recording:
 
 
 class OutputCopies:
-    """Returns a copy of one recorded output at each call, or itself without `copies`.
+    """Returns a copy of one recorded output at each call, or itself.
 
     No other code passes the memory of a recording to the caller. The copies have the
     strides that eager's tensors have, in the order of `eager_strides`.
     """
 
-    def __init__(
-        self, recorded: Any, eager_strides: list[Strides], *, copies: bool = True
-    ) -> None:
+    are_copied = True
+
+    def __init__(self, recorded: Any, eager_strides: list[Strides]) -> None:
         self.recorded = map_tensors(recorded, Tensor.detach)
-        self._copies = copies
         tensors = _each_tensor(self.recorded)
         own = list(map(_strides_of, tensors))
         if [s and len(s) for s in own] != [s and len(s) for s in eager_strides]:
@@ -239,7 +237,7 @@ class OutputCopies:
         self._template = trees.template(self.recorded)
 
     def __call__(self) -> Any:
-        if not self._copies:
+        if not self.are_copied:
             return self.recorded
         if self._template is None:
             return map_tensors(self.recorded, self._copy)
@@ -279,7 +277,6 @@ class _Attempt:
         self.call = call
         self.preparation, self.state = recorder.preparation, recorder.state
         self.learning_rates, self.pool = recorder.learning_rates, recorder.pool
-        self.copies_outputs = recorder.copies_outputs
         self.device = home_of([*tensors_in(call), *self.state.reachable.tensors])
         self.gradients = Gradients(self.state.reachable.parameters)
         self.inputs = Buffers(call)
@@ -326,7 +323,7 @@ class _Attempt:
             shapes_of(self.call),
             self.inputs,
             self.capture,
-            OutputCopies(output, self.strides, copies=self.copies_outputs),
+            OutputCopies(output, self.strides),
             self.gradients,
             random=self.draws,
             written=self._written(),
