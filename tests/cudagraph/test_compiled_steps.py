@@ -102,8 +102,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({**PAD, "pad": {"x": ("batch", 1)}}, r"\('batch', 1\)"),
     ({**PAD, "pad": {"x": (None,)}}, r"^pad: .*\bdimension\b"),
     ({**PAD, "pad": {"x": ("batch", "length")}}, "batch, length"),
-    ({**PAD, "unpad": {"": 1}}, "unpad.*'dimension 1'"),
-    ({**PAD, "unpad": 3}, "unpad"),
     ({**PAD, "buckets": None}, "buckets"),
     ({**PAD, "buckets": 5}, "buckets"),
     ({**PAD, "buckets": [0]}, "positive"),

@@ -98,7 +98,8 @@ def test_every_form_of_an_argument_is_answered_as_in_eager(
                 x = form()
             assert outcome(graphed, x) == outcome(step, x), name
     status = graphed.status()
-    assert status.replays > 0
+    reads_storage = step in (by_memory, from_the_start)
+    assert (status.replays == 0) == reads_storage
     if step is by_strides:
         # Rows of a larger tensor, and its first half, lie in memory as a whole one.
         assert status.recordings == len(FORMS) - 1
@@ -271,11 +272,6 @@ class Changing:
     scale: float = 2.0
 
 
-@dataclasses.dataclass(frozen=True)
-class Frozen:
-    scale: float
-
-
 def scaled(x: Tensor, by: Any) -> Tensor:
     return x * getattr(by, "scale", 2.0)
 
@@ -382,9 +378,9 @@ CASES: dict[str, Case] = {
         *(scaled, lambda: [(X, by) for by in (Alike(2.0), Alike(3.0))], (0, 0)),
     ),
     "not hashable": (scaled, lambda: [(X, Unhashable())], (0, 0)),
-    "frozen, by value": (
-        lambda x, by: 1 / scaled(x, by),
-        lambda: [(X, Frozen(scale)) for scale in (0.0, -0.0, 2.0, 0.0)],
+    "sign of zero": (
+        lambda x, by: 1 / (x * by),
+        lambda: [(X, scale) for scale in (0.0, -0.0, 2.0, 0.0)],
         (3, 4),
     ),
     "attributes of a dict": (lambda b: b["x"] * b.mode, batches_with_a_mode, None),

@@ -84,7 +84,7 @@ def call() -> tuple[Tensor, Tensor]:
 
 def learned(model: nn.Module, form: str = "regional") -> preparation.Preparation:
     made = preparation.prepare(
-        model, as_it_is, counted(form), StateSnapshot(model).modules
+        model, as_it_is, counted(form), StateSnapshot(model).reachable.modules
     )
     with made.watching():
         model(*call())

@@ -528,6 +528,25 @@ def test_a_stage_whose_timing_fails_leaves_no_effects(
     assert graphed.status().stages[1].why == "RuntimeError: no clock"
 
 
+def test_an_interrupt_ends_the_stage_that_it_meets(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(old: Any, new: Any, call: Any) -> tuple[float, float]:
+        new.start(tensors_in(call))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(progressive, "timed", interrupted)
+    model = Counting().eval()
+    twin = copy.deepcopy(model)
+    graphed = torchproof.graph(model, wait=False, strategy="full")
+    with pytest.raises(KeyboardInterrupt):
+        answers(graphed, twin, 12)
+    close(model.count, twin.count)  # neither has made the last call
+    answers(graphed, twin, 3)
+    assert states(graphed) == {"eager": "in use", "full": "failed"}
+    assert graphed.is_compiled
+
+
 def test_verify_compares_the_code_once_it_is_there(compiler: Compiler) -> None:
     plain, model = applied("full+graph", verify="first")
     compiler.released.clear()

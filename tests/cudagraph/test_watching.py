@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 import torchproof
-from torchproof.runtime.cudagraph import python_undo
+from torchproof.runtime.cudagraph import python_undo, reachable_state
 
 X = torch.ones(3)
 Step = Callable[[Tensor], Tensor]
@@ -321,6 +321,41 @@ def test_unwatchable_state_is_a_reason_not_to_record() -> None:
 
 
 # -- how it watches --------------------------------------------------------------------
+
+
+def test_what_is_too_much_to_undo_is_not_run_in_trials(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reachable_state, "MOST_OBJECTS", 500)
+    held = [[each] for each in range(1000)]  # no code names it
+
+    def step(x: Tensor) -> Tensor:
+        held[0][0] += 1
+        return x * held[0][0]
+
+    graphed = torchproof.graph(SimpleNamespace(held=held, step=step).step)
+    for number in (1, 2):
+        assert graphed(X).tolist() == [float(number)] * 3
+    [stop] = graphed.status().stops
+    assert stop.kind == "python" and "too many objects" in stop.reason
+
+
+def test_a_new_hook_is_found_without_code_of_the_module(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Own(nn.Linear):
+        """With a way of its own to get attributes, which fails."""
+
+    def fail(self: Any, name: str) -> None:
+        raise AssertionError(name)
+
+    model = Own(3, 3)
+    graphed = torchproof.graph(model, (X,))
+    model.register_forward_hook(lambda module, args, output: output + 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Own, "__getattribute__", fail)
+        assert "a hook was added to a Own" in graphed._snapshots.differing()
+    torch.testing.assert_close(graphed(X), model(X).detach())
 
 
 def test_an_undo_copies_the_program_and_not_its_libraries() -> None:

@@ -35,7 +35,6 @@ def graph(
     depends: Callable[[], Any] | None = None,
     pool: Graphed | None = None,
     pad: Mapping[str | int, Any] | None = None,
-    unpad: Mapping[str | int, Any] | None = None,
     buckets: Iterable[int | tuple[int, ...]] | None = None,
     **arguments: Any,
 ) -> Graphed:
@@ -59,8 +58,7 @@ def graph(
     `depends` returns what else the step depends on, such as a number that a C extension
     holds: each value of it has its recordings. `pool` is another graphed step
     to share memory with; the two cannot run at the same time. `pad` names the
-    dimensions of arguments that may be padded, `unpad` those of outputs, and `buckets`
-    lists the sizes to pad to.
+    dimensions of arguments that may be padded, and `buckets` lists the sizes to pad to.
     """
     with collector_paused():
         from torchproof.runtime.cudagraph.build_graph import build
@@ -79,7 +77,6 @@ def graph(
         depends=depends,
         pool=pool,
         pad=pad,
-        unpad=unpad,
         buckets=buckets,
     )
     if isinstance(example, Mapping):

@@ -67,7 +67,7 @@ def build(step: Callable[..., Any], compile_with: Keywords, **given: Any) -> Gra
             raise invalid_argument(name, given[name], expected)
     if given["audit"] is not None and given["checks"] != "arguments":
         raise UserError("audit needs checks='arguments': all else is always checked")
-    padding = {name: given[name] for name in ("pad", "unpad", "buckets")}
+    padding = {name: given[name] for name in ("pad", "buckets")}
     if given["recipe"] is None:
         first, later = _strategies(given["strategy"], compile_with, wait=given["wait"])
         options = Options(first, later, bool(given["train"]))
@@ -78,7 +78,7 @@ def build(step: Callable[..., Any], compile_with: Keywords, **given: Any) -> Gra
             options = compiled_later(options)
     options = replace(
         options,
-        padder=Padder.parse(step, padding["pad"], padding["unpad"], padding["buckets"]),
+        padder=Padder.parse(step, padding["pad"], padding["buckets"]),
         pool=None if given["pool"] is None else given["pool"].pool,
         buffers=given["outputs"] == "buffers",
         only_arguments=given["checks"] == "arguments",

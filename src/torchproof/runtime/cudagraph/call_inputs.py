@@ -7,7 +7,6 @@ content; everything else counts by value, because the recorded run may have read
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import operator
 import re
@@ -22,8 +21,8 @@ from torch import Tensor, nn
 
 from torchproof.records import Keywords, UserError
 from torchproof.runtime.cudagraph.graph_status import Stop, Stopped
-from torchproof.runtime.cudagraph.object_state import ATOMS, TENSOR_HOOKS
-from torchproof.runtime.cudagraph.watched_places import dict_of
+from torchproof.runtime.cudagraph.object_state import ATOMS
+from torchproof.runtime.cudagraph.watched_places import dict_of, hooks_of
 from torchproof.runtime.tensors import strides
 from torchproof.torch_private import step_capture, trees
 from torchproof.torch_private.tensor_layouts import same_layouts
@@ -75,15 +74,13 @@ def key_of(call: Call) -> Hashable:
 
 def key_of_declared(value: Any) -> Hashable:
     """The key of what `depends` returns, which has to tell all its values apart."""
-    for _, part in trees.walk(value, objects=True):
-        is_container = isinstance(part, Mapping | list | tuple)
-        if isinstance(part, Tensor) or not (
-            is_container or is_frozen(part) or not is_opaque(part)
-        ):
-            raise UserError(
-                f"depends returns a {type(part).__name__}, which is not compared by"
-                " value: return numbers, strings, or tuples of them"
-            )
+    if type(value) is tuple:
+        return tuple(map(key_of_declared, value))
+    if is_opaque(value):
+        raise UserError(
+            f"depends returns a {type(value).__name__}, which is not compared by"
+            " value: return numbers, strings, or tuples of them"
+        )
     return _key(value)
 
 
@@ -104,9 +101,6 @@ def _key(value: Any, depth: int = 0) -> Hashable:
         return type(value), parts, _attributes(value)
     if type(value) in (float, complex):
         return type(value), repr(value)  # NaN equals NaN, and 0.0 differs from -0.0
-    if is_frozen(value):
-        fields = vars(value).items()
-        return type(value), tuple((k, _key(part, depth + 1)) for k, part in fields)
     if is_opaque(value):
         return (type(value),)
     return type(value), value
@@ -129,9 +123,7 @@ def _key_of_tensor(tensor: Tensor) -> Hashable:
 
 def _is_hooked(tensor: Tensor) -> bool:
     """Whether a backward through the tensor runs hooks of the caller."""
-    return tensor.requires_grad and any(
-        getattr(tensor, name, None) for name in TENSOR_HOOKS
-    )
+    return tensor.requires_grad and any(hooks_of(tensor))
 
 
 def has_gradient(tensor: Tensor) -> bool:
@@ -158,17 +150,6 @@ def _refused(reason: str) -> Stopped:
 def is_opaque(value: Any) -> bool:
     """Whether it may change while it still compares equal."""
     return type(value) not in ATOMS and not isinstance(value, _CONSTANT)
-
-
-def is_frozen(value: Any) -> bool:
-    """Whether it is a frozen dataclass without additional attributes."""
-    kind = type(value)
-    if not dataclasses.is_dataclass(kind) or not kind.__dataclass_params__.frozen:  # type: ignore[attr-defined]
-        return False
-    attributes = dict_of(value)
-    return (
-        attributes is not None and attributes.keys() == kind.__dataclass_fields__.keys()
-    )
 
 
 def _shared(call: Call) -> Hashable:
@@ -263,7 +244,6 @@ class Buffers:
         }
         self._learn = any(each.requires_grad for each in self.tensors)
         self.changed: list[int] = []  # indices of the tensors that the step writes to
-        self.reads_storage = False  # whether the step sees more than their elements
 
     def fill(self, tensors: Tensors) -> None:
         """Copies the tensors of a call into the buffers."""
@@ -279,26 +259,6 @@ class Buffers:
     def _memory_at(self, place: int, tensors: Tensors) -> Tensor:
         tensor = tensors[place]
         return strides.memory_of(tensor) if place in self._indirect else tensor
-
-    def serve(self, call: Call) -> bool:
-        """Whether the buffers show a step all that it reads of these arguments.
-
-        A step that looks at the storage of its arguments sees the same in the buffers
-        only if each argument fills a storage without gaps.
-        """
-        return not self.reads_storage or all(
-            tensor.storage_offset() == 0
-            and tensor.untyped_storage().nbytes() == buffer.untyped_storage().nbytes()
-            and not strides.has_gaps(tensor)
-            for tensor, buffer in zip(tensors_in(call), self.tensors, strict=True)
-        )
-
-    def assert_serve(self, call: Call) -> None:
-        if not self.serve(call):
-            raise _refused(
-                "the step looks at the storage of an argument that is a part of a"
-                " larger tensor: pass a copy"
-            )
 
     def assert_apart(self, call: Call) -> None:
         """Raises `Stopped` if a written argument shares memory: the buffers do not."""
@@ -344,7 +304,7 @@ def _assert_plain(call: Call) -> None:
                         f"{label} has an attribute {name!r}, which may change"
                     )
         elif not isinstance(part, Tensor):
-            if is_opaque(part) and not is_frozen(part):
+            if is_opaque(part):
                 raise _refused(
                     f"{label} is a {type(part).__name__}, which may change: let the"
                     " step close over it"

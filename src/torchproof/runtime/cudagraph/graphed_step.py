@@ -41,7 +41,8 @@ import torch
 from torch import Tensor
 
 from torchproof.records import UserError
-from torchproof.runtime.cudagraph import call_inputs, ladder, padding, recorder
+from torchproof.runtime import compile_job
+from torchproof.runtime.cudagraph import call_inputs, ladder, padding
 from torchproof.runtime.cudagraph.call_inputs import (
     Call,
     LikeCall,
@@ -94,6 +95,7 @@ class _LastReplay:
     recording: Recording
     like: LikeCall
     switches: global_switches.Unchanged
+    upgrade: Upgrade | None
     tensors: Tensors = ()  # of the call that is answered
 
 
@@ -156,7 +158,7 @@ class Graphed(Explained[Status]):
             if key is None or self._given_up is not None:
                 return
             self._unchanged(known=False)  # a recording is one of the state now
-            if self._snapshot.serving(key, call) is not None:
+            if self._snapshot.serving(key) is not None:
                 return
             recording, failure = self._attempt(self._snapshot.shape(key), call)
             if recording is not None:
@@ -172,7 +174,7 @@ class Graphed(Explained[Status]):
             self._log_stops(self._given_up)
         self._snapshots.take_first()
         if self._progress is not None:
-            self._progress.start_compiler()
+            compile_job.background_worker().warm()
 
     def _settle(self) -> bool:
         """Whether threads had changed torch's state, which takes time to watch anew."""
@@ -204,7 +206,7 @@ class Graphed(Explained[Status]):
             tensors is None
             or dispatch_modes.is_overridden()
             or not recording.gradients.fits()
-            or (recording.upgrade is not None and recording.upgrade.is_due)
+            or (last.upgrade is not None and last.upgrade.is_due)
         ):
             return False
         is_trusted = self.options.trusts(self._calls)
@@ -245,16 +247,16 @@ class Graphed(Explained[Status]):
             return self._plain(call)
         if self._given_up is not None:
             return self._diverted(self._snapshot.shape(key), call)
-        recording = self._snapshot.serving(key, call)
+        recording = self._snapshot.serving(key)
         if not self._unchanged(known=recording is not None):
             if self._is_disturbed:
                 return self._prepared(call)
-            recording = self._snapshot.serving(key, call)
+            recording = self._snapshot.serving(key)
         if recording is None:
             return self._unserved(self._snapshot.shape(key), call)
-        upgrade = None if self._settles else recording.upgrade
-        if upgrade is not None and upgrade.is_due:
-            shape = self._snapshot.shape(key)
+        shape = self._snapshot.shape(key)
+        upgrade = shape.upgrades.get(recording)
+        if upgrade is not None and upgrade.is_due and not self._settles:
             recording = self._advance(upgrade, shape, recording, call)
         self._snapshot.learning_rates.write()
         tensors = call_inputs.tensors_in(call)
@@ -263,13 +265,14 @@ class Graphed(Explained[Status]):
         self._snapshots.replayed()
         if self.options.padder is None and self.options.depends is None:
             recording.like = recording.like or LikeCall.of(call)
-            if recording.like is not None and not recording.inputs.reads_storage:
+            if recording.like is not None:
                 switches = global_switches.Unchanged()
-                self._last = _LastReplay(recording, recording.like, switches)
+                upgrade = shape.upgrades.get(recording)
+                self._last = _LastReplay(recording, recording.like, switches, upgrade)
         return recording.finish(tensors)
 
     def _advance(
-        self, upgrade: recorder.Upgrade, shape: Shape, recording: Recording, call: Call
+        self, upgrade: Upgrade, shape: Shape, recording: Recording, call: Call
     ) -> Recording:
         """The recording to use from now on: this one, or a compiled one."""
         state = self._snapshot.state
@@ -285,11 +288,13 @@ class Graphed(Explained[Status]):
         if not state.unchanged():  # the compiler changes torch, and marks the step
             state.forget_foreign_changes()
             state.extend()
-        recording.upgrade = None if upgrade.is_over else upgrade
+        if upgrade.is_over or new is not None:
+            del shape.upgrades[recording]
         if new is None:
             return recording
-        self._recordings += 1
-        new.upgrade, recording.upgrade = recording.upgrade, None
+        self._count(new)
+        if not upgrade.is_over:
+            shape.upgrades[new] = upgrade
         shape.recordings[shape.recordings.index(recording)] = new
         recording.drop()
         return new
@@ -392,12 +397,17 @@ class Graphed(Explained[Status]):
         finally:
             if self._progress is not None:
                 self._progress.paused(time.monotonic() - begin)
-        self._recordings += 1
+        self._count(recording)
         if self._progress is not None:
             upgrade = Upgrade(self._progress, self._snapshot.stages, recording)
-            recording.upgrade = None if upgrade.is_over else upgrade
+            if not upgrade.is_over:
+                shape.upgrades[recording] = upgrade
         shape.recorded(recording)
         return recording, None
+
+    def _count(self, recording: Recording) -> None:
+        self._recordings += 1
+        recording.output_copies.are_copied = not self.options.buffers
 
     def _recorder(self, preparation: Preparation | None = None) -> Recorder:
         snapshot = self._snapshot
@@ -406,7 +416,6 @@ class Graphed(Explained[Status]):
             snapshot.state,
             snapshot.learning_rates,
             self.pool,
-            copies_outputs=not self.options.buffers,
         )
 
     def _observed(self, call: Call) -> Any:
@@ -525,19 +534,14 @@ class Graphed(Explained[Status]):
         """The first call of a size: compares the padded replay with eager."""
         self.prepare(*fit.call[0], **fit.call[1])
         key = self._key_if_any(fit.call)
-        recording = self._snapshot.serving(key, fit.call)
+        recording = self._snapshot.serving(key)
         if recording is None:
             is_later = self._snapshot.shape(key).state is ShapeState.POSTPONED
             shape.cut = None if is_later else False
             return self._answer(call)
         tensors = call_inputs.tensors_in(fit.call)
-
-        def cut(output: Any, shapes: padding.Shapes) -> Any:
-            padder.assert_declared(output, fit, shapes)
-            return padding.cut_to(output, shapes)
-
         try:
-            shape.cut = self._recorder().replay_padded(recording, tensors, call, cut)
+            shape.cut = self._recorder().replay_padded(recording, tensors, call)
         except RecordLater:
             return self._answer(call)
         except Exception as error:  # the step's own error, which `_answer` raises again

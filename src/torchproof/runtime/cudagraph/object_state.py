@@ -1,13 +1,12 @@
 """The state of Python objects: which types are constant, and which can be compared.
 
 An object's state is its C struct, its slots and its `__dict__`. Slots and `__dict__`
-can be compared. For C structs, this module lists the types that are constant and those
-whose content can be compared; `hidden` returns any other type.
+can be compared, and so can containers. For other C structs, this module lists the types
+that are constant; `hidden` returns any other type, such as a numpy array.
 """
 
 from __future__ import annotations
 
-import array
 import collections
 import functools
 import struct
@@ -27,10 +26,7 @@ def words(text: str) -> frozenset[str]:
 # Constant values, compared by value.
 ATOMS = (bool, int, float, complex, str, bytes, type(None))
 PLAIN = (*ATOMS, torch.dtype, torch.device)
-# Attributes of tensors with hooks that a backward runs.
-TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 CONTAINERS = (dict, list, tuple, set, frozenset, collections.deque)
-ARRAYS = (bytearray, array.array, memoryview, numpy.ndarray)  # compared by their bytes
 CACHED: Any = type(functools.lru_cache(len))
 # Constant objects that consist of references to others.
 REFERRING = (
@@ -52,7 +48,7 @@ _CONSTANT = words(
     builtin_function_or_method wrapper_descriptor method-wrapper method_descriptor
     classmethod_descriptor getset_descriptor member_descriptor mappingproxy property
     staticmethod classmethod GenericAlias UnionType Pattern Match Decimal Context date
-    time timedelta tzinfo Struct lock RLock ContextVar itemgetter attrgetter partial
+    time timedelta tzinfo Struct lock RLock ContextVar itemgetter partial
     _lru_cache_wrapper _lru_list_elem _tuplegetter
     """
 )
@@ -64,9 +60,10 @@ _POINTER_BYTES = struct.calcsize("P")
 @functools.lru_cache(maxsize=4096)
 def hidden(kind: type) -> type | None:
     """The base class whose C struct may change and cannot be compared; None if none."""
+    if issubclass(kind, torch.Generator):
+        return torch.Generator
     base = _stored_in_c(kind)
-    known = (*CONTAINERS, *ARRAYS, *_CONSTANT_OF_NUMPY)
-    if base is None or issubclass(kind, known):
+    if base is None or issubclass(kind, (*CONTAINERS, *_CONSTANT_OF_NUMPY)):
         return None
     module = base.__module__.partition(".")[0]
     if module in sys.stdlib_module_names or module == "builtins":
@@ -97,22 +94,3 @@ def _stored_in_c(kind: type) -> type | None:
             return kind
         kind = base
     return None
-
-
-def data_of(value: Any) -> tuple[Any, ...]:
-    """The bytes of an array or buffer, with their shape and type."""
-    if isinstance(value, numpy.ndarray):
-        # Not by a method of a subclass, such as a masked array.
-        return value.shape, value.dtype, numpy.ndarray.tobytes(value)
-    view = memoryview(value)
-    return view.shape, view.format, view.tobytes()
-
-
-def write_data(value: Any, data: tuple[Any, ...]) -> None:
-    """Writes old bytes into an array of the same size."""
-    if isinstance(value, numpy.ndarray):
-        value[...] = numpy.frombuffer(data[-1], value.dtype).reshape(value.shape)
-    elif isinstance(value, bytearray):
-        value[:] = data[-1]
-    else:
-        memoryview(value).cast("B")[:] = data[-1]

@@ -3,7 +3,7 @@
 Takes the arguments of a call and the user's declaration: which dimensions of which
 arguments may be padded at their end, and with what value. Dimensions of the same name
 vary together. Only declared dimensions are padded. The outputs of a padded call are cut
-to the shapes that eager returned for its size; what `unpad` declares must agree.
+to the shapes that eager returned for its size.
 """
 
 from __future__ import annotations
@@ -108,7 +108,6 @@ class Place:
             isinstance(value, Tensor)
             and not value.requires_grad
             and all(-value.dim() <= d < value.dim() for d in self.dimensions)
-            and _holds(value.dtype, self.value)
         )
 
     def padded(self, tensor: Tensor, sizes: Sizes) -> Tensor:
@@ -122,15 +121,6 @@ class Place:
 
 
 _ANYTHING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-
-
-def _holds(dtype: torch.dtype, value: float | bool) -> bool:
-    if dtype is torch.bool:
-        return value in (0, 1)
-    if dtype.is_floating_point or dtype.is_complex:
-        return True
-    limits = torch.iinfo(dtype)
-    return float(value).is_integer() and limits.min <= value <= limits.max
 
 
 def _part(value: Any, key: int | str) -> Any:
@@ -171,59 +161,41 @@ class Fit:
 class Padder:
     """Decides which calls are padded to which bucket, and counts the waste."""
 
-    def __init__(
-        self,
-        places: Sequence[Place],
-        outputs: Mapping[str, Mapping[int, str]] | None,
-        buckets: Any,
-    ) -> None:
+    def __init__(self, places: Sequence[Place], buckets: Any) -> None:
         named = [name for place in places for name in place.dimensions.values()]
         self.names = tuple(dict.fromkeys(named))
         if not self.names:
             raise UserError(
                 'pad: name at least one dimension, such as {"x": ("batch", None)}'
             )
-        for key, dimensions in (outputs or {}).items():
-            for name in dimensions.values():
-                if name not in self.names:
-                    raise UserError(
-                        f"unpad[{key!r}] names {name!r}, which is not in pad: pad has "
-                        f"{', '.join(self.names)}"
-                    )
         sizes = _bucket_sizes(buckets)
         if any(len(size) != len(self.names) for size in sizes):
             names = ", ".join(self.names)
             raise UserError(f"buckets: each needs one number for each of {names}")
-        self._places, self._outputs = places, outputs
+        self._places = places
         # The cheapest first.
         ordered = sorted(sizes, key=lambda size: (math.prod(size), size))
         self._buckets = {size: Padded(size) for size in ordered}
 
     @classmethod
-    def parse(
-        cls, step: Callable[..., Any], pad: Any, unpad: Any, sizes: Any
-    ) -> Padder | None:
+    def parse(cls, step: Callable[..., Any], pad: Any, sizes: Any) -> Padder | None:
         """The padder for the arguments of `torchproof.graph`; None without padding.
 
         `pad` maps the name or position of an argument to its dimensions; `a.b` is the
-        entry b of argument a. `unpad` does the same for outputs; "" means all of them.
+        entry b of argument a.
         """
-        if pad is None and unpad is None and sizes is None:
+        if pad is None and sizes is None:
             return None
         if pad is None or sizes is None:
             raise UserError(
                 "pad, which names the dimensions to pad, and buckets, the sizes to pad"
-                " to, need each other; unpad needs both"
+                " to, need each other"
             )
-        for name, value in {"pad": pad, "unpad": unpad or {}}.items():
-            if not isinstance(value, Mapping):
-                kind = type(value).__name__
-                raise UserError(f"{name}: must be a dict of dimensions, not a {kind}")
+        if not isinstance(pad, Mapping):
+            kind = type(pad).__name__
+            raise UserError(f"pad: must be a dict of dimensions, not a {kind}")
         places = [Place.parse(str(key), spec, step) for key, spec in pad.items()]
-        outputs = {
-            str(key): Pad.of(spec).names() for key, spec in (unpad or {}).items()
-        }
-        return cls(places, None if unpad is None else outputs, sizes)
+        return cls(places, sizes)
 
     def fit(self, call: Call) -> Fit | None:
         """The call in its bucket; None if it cannot be padded, or no bucket fits."""
@@ -264,34 +236,6 @@ class Padder:
                     value = _part(value, key)
                 if value is not None:
                     yield place, path, value
-
-    def assert_declared(self, output: Any, fit: Fit, shapes: Shapes) -> None:
-        """Raises `Stopped` unless `unpad` describes how outputs are cut to shapes."""
-        if self._outputs is None:
-            return
-        for (label, tensor), shape in zip(_tensors(output), shapes, strict=False):
-            declared = list(tensor.shape)
-            for dimension, name in self._dimensions_of(label, tensor).items():
-                if -tensor.dim() <= dimension < tensor.dim():
-                    declared[dimension] = fit.sizes[name]
-            if tuple(declared) != shape:
-                raise _stopped(
-                    f"{_shown(label)} has shape {list(shape)} in eager, and {declared}"
-                    " with padding cut as unpad says"
-                )
-
-    def _dimensions_of(self, label: str, tensor: Tensor) -> Mapping[int, str]:
-        """The declared dimensions of an output, or of a container around it."""
-        if not tensor.dim():
-            return {}
-        parts = label.split(".")
-        for count in range(len(parts), -1, -1):
-            dimensions = (self._outputs or {}).get(".".join(parts[:count]))
-            if dimensions is not None:
-                return dimensions
-        raise _stopped(
-            f"{_shown(label)} is not in unpad: name the dimensions to cut, or ()"
-        )
 
     def count(self, fit: Fit) -> None:
         """Counts a call that the recording of its bucket answered."""

@@ -76,7 +76,6 @@ class Plan:
 class Preparation:
     """Eager: the step is recorded without compiling."""
 
-    name = "eager"
     fails = False  # whether torch cannot compile the step
     reads_each_shape = False  # whether `learn` reads an eager run of each shape
     needs_eager_run = False  # before the step can be compiled
@@ -116,7 +115,6 @@ class Full(Preparation):
 
     def __init__(self, step: Forward, body: Body, plan: Plan) -> None:
         super().__init__(step, body)
-        self.name = plan.strategy.name
         with plan.tracing(whole=True):
             self._compiled = torch.compile(step, **plan.arguments())
 
@@ -143,7 +141,7 @@ class Nested(Preparation):
         self, step: Forward, body: Body, plan: Plan, *, roots: list[nn.Module]
     ) -> None:
         super().__init__(step, body)
-        self.name, self.plan = plan.strategy.name, plan
+        self.plan = plan
         self.blocks: list[nn.Module] = []
         self._roots = roots
         self._watches: list[CallRecorder] = []

@@ -18,7 +18,7 @@ import logging
 import statistics
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +81,6 @@ class Stage:
         """Sends graphs that were not sent yet; returns how many a recording needs."""
         numbers = range(self._sent, len(self.backend.graphs))
         if numbers:
-            self._sent = numbers.stop
             forks.register(self)
             until = time.monotonic() + deadline_s
             threading.Thread(
@@ -90,6 +89,7 @@ class Stage:
                 name="torchproof-stage",
                 daemon=True,
             ).start()
+            self._sent = numbers.stop  # an interrupt before leaves them to be sent
         return self._sent
 
     def _compile(self, numbers: range, until: float) -> None:
@@ -144,7 +144,7 @@ class Upgrade:
     """Takes one recording through the stages, with at most one action before a call.
 
     The actions are the parts of a generator, which yields before each of them what the
-    action has to wait for.
+    action has to wait for, and gets the moment of the action.
     """
 
     def __init__(
@@ -155,7 +155,6 @@ class Upgrade:
         self._in_use.state, self._in_use.at_s = "in use", progress.seconds
         self._loading: Loading | None = None
         self._tracing: PartialTrace | None = None
-        self._moment: Moment | None = None
         self._new: Recording | None = None
         self._actions = self._through(stages, recording)
         self._is_ready = next(self._actions, None)
@@ -193,13 +192,18 @@ class Upgrade:
 
         That recording has not executed the call: its effects so far are undone.
         """
-        self._moment, self._new = moment, None
+        self._new = None
         entry = self._entry  # an action can go on to the next stage
         begin = time.monotonic()
         try:
-            self._is_ready = next(self._actions, None)
+            self._is_ready = self._actions.send(moment)
+        except StopIteration:
+            self._is_ready = None
+        except BaseException:  # an interrupt, which has ended the generator as well
+            self._is_ready = None
+            self._fail("interrupted")
+            raise
         finally:
-            self._moment = None
             pause = time.monotonic() - begin
             entry.pause_s = max(entry.pause_s or 0.0, pause)
             self._progress.paused(pause)
@@ -209,7 +213,7 @@ class Upgrade:
 
     def _through(
         self, stages: Iterable[Stage], recording: Recording
-    ) -> Iterator[Ready]:
+    ) -> Generator[Ready, Moment]:
         for stage in stages:
             self._entry = self._progress.add(stage.name, recording)
             try:
@@ -223,7 +227,7 @@ class Upgrade:
         self._entry.state, self._entry.why = "failed", why
         log.warning("graph: stage %s is not used: %s", self._entry.strategy, why)
 
-    def _tried(self, stage: Stage) -> Iterator[Ready]:
+    def _tried(self, stage: Stage) -> Generator[Ready, Moment]:
         """Tries again if the step was in another state than when it was traced."""
         why = ""
         for _ in range(_TRIES):
@@ -237,13 +241,12 @@ class Upgrade:
                 why = str(error)
         raise NotApplicable(why)
 
-    def _trace(self, stage: Stage) -> Generator[Ready, None, int]:
+    def _trace(self, stage: Stage) -> Generator[Ready, Moment, int]:
         """Traces the step, in parts, and sends it; the number of graphs it needs."""
         self._tracing = stage.traced
         self._start(_loading(remote_graphs.load_tracer))
         while True:
-            yield _at_once
-            moment = self._now
+            moment = yield _at_once
             with moment.within():
                 remote_graphs.probe()
                 self._entry.state = "compiling"
@@ -257,15 +260,15 @@ class Upgrade:
             raise NotApplicable("torch compiles nothing of this step")
         return stage.send(self._progress.deadline_s)
 
-    def _take_over(self, stage: Stage, count: int) -> Iterator[Ready]:
+    def _take_over(self, stage: Stage, count: int) -> Generator[Ready, Moment]:
         """Waits for the code, loads and records it, and answers if it is faster."""
         begin = time.monotonic()
         self._start(_loading(early_start.import_compiler))  # meanwhile
         yield functools.partial(stage.is_compiled, count)
         self._entry.compile_s = max(0.0, stage.compiled_at(count) - begin)
         self._start(Loading(_on_this_device(functools.partial(stage.load, count))))
-        yield _at_once
-        with (moment := self._now).within():
+        moment = yield _at_once
+        with moment.within():
             stage.load(count)  # what failed in the thread
             stage.backend.frozen = True
             try:
@@ -281,11 +284,6 @@ class Upgrade:
         self._in_use, self._new = self._entry, new
         self._entry.state, self._entry.at_call = "in use", moment.number
         self._entry.at_s = self._progress.seconds
-
-    @property
-    def _now(self) -> Moment:
-        assert self._moment is not None
-        return self._moment
 
     def _start(self, loading: Loading) -> None:
         """Lets a thread of this process load, which changes torch's state."""
@@ -348,10 +346,6 @@ class Progress:
 
     def paused(self, seconds: float) -> None:
         self._left_s -= seconds
-
-    def start_compiler(self) -> None:
-        """Starts the compile process, unless it runs already."""
-        compile_job.background_worker().warm()
 
     @property
     def seconds(self) -> float:

@@ -19,18 +19,14 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from torchproof.records import Namespace, whose
+from torchproof.runtime.cudagraph import reachable_state
 from torchproof.runtime.cudagraph.executed_code import owner_of
 from torchproof.runtime.cudagraph.object_state import (
-    ARRAYS,
     CACHED,
     PLAIN,
-    TENSOR_HOOKS,
-    data_of,
-    write_data,
 )
 from torchproof.runtime.cudagraph.reachable_state import ReachableState, referents
 from torchproof.runtime.cudagraph.watched_places import (
@@ -42,6 +38,7 @@ from torchproof.runtime.cudagraph.watched_places import (
     Watch,
     copied,
     dict_of,
+    hooks_of,
     is_same,
     isinstance_of,
     mro_of,
@@ -50,8 +47,6 @@ from torchproof.runtime.cudagraph.watched_places import (
     write_entry,
 )
 
-_MOST_OBJECTS = 20_000
-_MOST_BYTES = 1 << 20  # of one array
 # No state of a step: loaders of modules, and caches. Some reach a whole application.
 _LEFT_OUT = {importlib.abc.Loader, importlib.machinery.ModuleSpec, CACHED}
 # Types of objects that contain nothing; a set, because most objects are of these.
@@ -79,25 +74,24 @@ class PythonUndo:
         self._seen: dict[int, Any] = {}  # alive, so that their ids stay unique
         self._containers: dict[int, Any] = {}  # copies of containers and namespaces
         self._values: dict[tuple[Kind, int, int], Any] = {}  # of single places
-        self._arrays: dict[int, tuple[Any, ...]] = {}
-        self._generators: list[tuple[torch.Generator, Tensor]] = []
 
-    def save(self, roots: Iterable[Any]) -> None:
-        """Saves the content of these objects and of what they reach, if it is new."""
+    def save(self, roots: Iterable[Any]) -> bool:
+        """Saves the content of these objects and of what they reach, if it is new.
+
+        Returns False if that are too many objects.
+        """
         todo = collections.deque(roots)
-        while todo and len(self._seen) < _MOST_OBJECTS:
+        while todo:
+            if len(self._seen) > reachable_state.MOST_OBJECTS:
+                return False
             value = todo.popleft()
             if type(value) in _LEAVES or id(value) in self._seen or _is_left(value):
                 continue
             self._seen[id(value)] = value
             for watch in places_of("", value):
                 todo += self._saved(watch)
-            if isinstance_of(value, ARRAYS):
-                if getattr(value, "nbytes", 0) <= _MOST_BYTES:
-                    self._arrays[id(value)] = data_of(value)
-            elif isinstance_of(value, (torch.Generator,)):
-                self._generators.append((value, value.get_state()))
             todo += _parts_of(value)
+        return True
 
     def _saved(self, watch: Watch) -> list[Any]:
         """Saves a place; returns the objects in it."""
@@ -111,26 +105,12 @@ class PythonUndo:
         copy = self._containers[id(first)] = copied(first)
         return [each for each in _parts_of_copy(copy) if type(each) not in _LEAVES]
 
-    def has_drawn(self) -> bool:
-        """Whether random numbers were drawn from a generator of the step."""
-        return any(
-            not torch.equal(generator.get_state(), state)
-            for generator, state in self._generators
-        )
-
     def restore(self, reachable: ReachableState) -> None:
         """Restores the places that the step reaches, apart from those of torch."""
         for watch in reachable.watches.every:
             if reachable.is_restored(watch):
                 with contextlib.suppress(AttributeError, TypeError):  # read-only
                     self._restore(watch, reachable)
-        for _, array in reachable.arrays:
-            before = self._arrays.get(id(array))
-            if before is not None and data_of(array) != before:
-                with contextlib.suppress(TypeError, ValueError, BufferError):
-                    write_data(array, before)
-        for generator, state in self._generators:
-            generator.set_state(state)
 
     def _restore(self, watch: Watch, reachable: ReachableState) -> None:
         kind, container = watch.kind, watch.arguments[0]
@@ -201,7 +181,7 @@ def _parts_of(value: Any) -> list[Any]:
     if isinstance_of(value, (weakref.ref,)):
         return [weakref.ref.__call__(value)]
     if isinstance_of(value, (Tensor,)):
-        return [getattr(value, name) for name in TENSOR_HOOKS]
+        return [hooks for _, hooks in hooks_of(value)]
     return referents(value)
 
 

@@ -18,14 +18,12 @@ import collections
 import functools
 import gc
 import io
-import operator
 import sys
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy
 import torch
 from torch import Tensor, nn
 
@@ -37,12 +35,10 @@ from torchproof.runtime.cudagraph.executed_code import (
     reads_of,
 )
 from torchproof.runtime.cudagraph.object_state import (
-    ARRAYS,
     CACHED,
     CONTAINERS,
     PLAIN,
     REFERRING,
-    TENSOR_HOOKS,
     hidden,
     words,
 )
@@ -54,9 +50,9 @@ from torchproof.runtime.cudagraph.watched_places import (
     FUNCTION,
     GONE,
     HEAP_TYPE,
+    MODULE_HOOKS,
     NAMES,
     NAMESPACE,
-    PARTS_OF_MODULES,
     SLOT,
     TYPE,
     VALUES,
@@ -65,13 +61,14 @@ from torchproof.runtime.cudagraph.watched_places import (
     contents,
     dict_of,
     dict_of_class,
+    hooks_of,
     isinstance_of,
     item_label,
     mro_of,
     places_of,
 )
 
-_MOST_OBJECTS = 20_000
+MOST_OBJECTS = 100_000  # a model of 48 layers has 19,000
 _SELF_UPDATING = (  # their own state changes at every step
     torch.optim.Optimizer,
     torch.optim.lr_scheduler.LRScheduler,
@@ -90,8 +87,6 @@ _UNREAD = words(
     """
 )
 _OF_TYPES = frozenset({"__name__", "__qualname__"})  # in the C struct
-# Dicts of hooks and other bookkeeping: a hook that is added is seen without them.
-HOOKS = frozenset(vars(nn.Module())) - {"training", *PARTS_OF_MODULES}
 _WHOLE = (nn.Module, functools.partial, collections.defaultdict)  # every attribute
 _IMMUTABLE_TYPE = 1 << 8
 _SMALL = 256  # larger containers of torch are caches
@@ -127,9 +122,8 @@ class ReachableState:
         self.optimizers: list[torch.optim.Optimizer] = []
         self.scalers: list[torch.amp.GradScaler] = []
         self.watches = Watches()
-        self.arrays: list[tuple[str, Any]] = []  # compared by value
-        self.tensors: dict[int, tuple[str, Tensor]] = {}
-        self.unwatchable_tensors: list[tuple[str, Tensor]] = []  # without plain memory
+        self.labelled_tensors: list[tuple[str, Tensor]] = []
+        self.unwatchable_tensors: list[str] = []  # messages about their memory
         self.opaque: list[str] = []  # messages about state that cannot be watched
         self.hides_state = False  # whether a run may change such state
         self.whole = True
@@ -139,10 +133,37 @@ class ReachableState:
         self._groups: dict[int, dict[str, Any]] = {}  # of parameters, of optimizers
         self._seen: dict[int, Any] = {}
         self._todo: collections.deque[tuple[str, Any]] = collections.deque()
-        self._references: list[tuple[str, weakref.ref[Any]]] = []
         self._entered: set[types.CodeType] = set()
         self._classes: set[int] = set()
         self._entries: set[tuple[int, str]] = set()
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [tensor for _, tensor in self.labelled_tensors]
+
+    @property
+    def parameters(self) -> list[tuple[str, Tensor]]:
+        """The leaf tensors that may get a gradient."""
+        every = self.labelled_tensors
+        return [
+            each for each in every if each[1].is_leaf and each[1].is_floating_point()
+        ]
+
+    @property
+    def buffers(self) -> list[Tensor]:
+        every = (b for module in self.modules for b in module.buffers(recurse=False))
+        return list(filter(has_plain_memory, every))
+
+    @property
+    def lacks_scale(self) -> bool:
+        """Whether a GradScaler has not created its scale yet."""
+        return any(each.is_enabled() and each._scale is None for each in self.scalers)
+
+    def owners(self) -> Iterator[Any]:
+        """The objects that the watched places belong to, apart from those of torch."""
+        for watch in self.watches.every:
+            if not self.is_of_torch(watch):
+                yield watch.owner
 
     def is_of_torch(self, watch: Watch, name: Any = None) -> bool:
         """Whether a place is in a scope, a container or an object of torch."""
@@ -214,7 +235,7 @@ class ReachableState:
 
     def _visit_all(self) -> None:
         while self._todo:
-            if len(self._seen) > _MOST_OBJECTS:
+            if len(self._seen) > MOST_OBJECTS:
                 self.whole = False
                 return
             label, value = self._todo.popleft()
@@ -268,7 +289,7 @@ class ReachableState:
             part = namespace.get(name, GONE)
             if not whole:
                 self._watch_entry(f"{label}.{name}", namespace, name)
-            is_hook = is_module and name in HOOKS
+            is_hook = is_module and name in MODULE_HOOKS
             if is_hook and (not part or isinstance_of(part, (set,))):
                 continue
             if not (is_updating and name in _UPDATED):
@@ -294,12 +315,13 @@ class ReachableState:
 
     def _visit_tensor(self, label: str, tensor: Tensor) -> None:
         if has_plain_memory(tensor):
-            self.tensors[id(tensor)] = label, tensor
+            self.labelled_tensors.append((label, tensor))
         else:
-            self.unwatchable_tensors.append((label, tensor))
-        for name in TENSOR_HOOKS:
-            if hooks := getattr(tensor, name, None):
-                self._visit(f"{label}.{name}", hooks)
+            kind = type(tensor).__name__
+            why = f"{label} is a {kind} of layout {tensor.layout}"
+            self.unwatchable_tensors.append(why)
+        for name, hooks in hooks_of(tensor):
+            self._visit(f"{label}.{name}", hooks)
         self._visit_places(label, tensor)
 
     def _visit_module(self, label: str, module: nn.Module) -> None:
@@ -308,18 +330,6 @@ class ReachableState:
             return
         self.modules.append(module)
         self._visit_object(label, module)
-
-    def _visit_array(self, label: str, value: Any) -> None:
-        self.arrays.append((label, value))
-        if isinstance(value, numpy.ndarray) and value.dtype.hasobject:
-            self._visit(label, value.ravel().tolist())
-        self._visit_object(label, value)
-
-    def _visit_getter(self, label: str, value: operator.attrgetter[Any]) -> None:
-        """The names in an attrgetter count as if code had them."""
-        names = ".".join(value.__reduce__()[1]).split(".")
-        self._own_names.update(names)
-        self._all_names.update(names)
 
     def _visit_cache(self, label: str, value: Any) -> None:
         """The entries of `functools.lru_cache`, which are returned without code.
@@ -339,15 +349,9 @@ class ReachableState:
         target = weakref.ref.__call__(value)
         if isinstance_of(target, (type,)):
             self._visit(label, target)
-        else:
-            self._references.append((label, value))
-
-    def _visit_references(self) -> None:
-        for label, reference in self._references:
-            target = weakref.ref.__call__(reference)
-            if target is not None and id(target) not in self._seen:
-                name = type(target).__name__
-                self.opaque.append(f"{label} is a weak reference to a {name}")
+        elif target is not None:
+            name = type(target).__name__
+            self.opaque.append(f"{label} is a weak reference to a {name}")
 
     def _visit_self_updating(self, label: str, value: Any) -> None:
         """Optimizers and similar objects, whose state replays update.
@@ -530,7 +534,6 @@ class ReachableState:
         for function in ran.functions_of(unreached):
             self._visit(function.__qualname__, function)
         self._visit_all()
-        self._visit_references()
         opaque = [*self.opaque]  # arguments may hold more than the step reads
         for value in ran.arguments():
             if id(value) not in self._seen:
@@ -553,10 +556,8 @@ _VISITORS: tuple[tuple[Any, Callable[[Any, str, Any], None]], ...] = (
     (nn.Module, ReachableState._visit_module),
     (_SELF_UPDATING, ReachableState._visit_self_updating),
     (types.FunctionType, ReachableState._visit_function),
-    (ARRAYS, ReachableState._visit_array),
     (types.ModuleType, ReachableState._visit_python_module),
     (type, ReachableState._visit_class),
-    (operator.attrgetter, ReachableState._visit_getter),
     (CACHED, ReachableState._visit_cache),
     (weakref.ref, ReachableState._visit_reference),
     (types.CodeType, ReachableState._visit_nothing),

@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -75,7 +75,6 @@ class Recorder:
     state: StateSnapshot
     learning_rates: LearningRates
     pool: Pool
-    copies_outputs: bool = True  # if not, callers get the memory of the recording
 
     def record(self, call: Call, *, like: Recording | None = None) -> Recording:
         """Records this call; the first replay of the recording has just executed it.
@@ -92,16 +91,12 @@ class Recorder:
             one.trace(like)
 
     def replay_padded(
-        self,
-        recording: Recording,
-        tensors: Tensors,
-        call: Call,
-        cut: Callable[[Any, padding.Shapes], Any],
+        self, recording: Recording, tensors: Tensors, call: Call
     ) -> padding.Shapes:
         """Replays a call with its tensors padded; returns the shapes of eager's output.
 
-        `cut` cuts the recorded output to them. Raises `Stopped` if that differs from
-        eager; the replay is undone then.
+        Raises `Stopped` if the output cut to them differs from eager; the replay is
+        undone then.
         """
         recording.move_gradients()  # before they are noted, in order to be restored
         with self.attempt(call) as attempt:
@@ -111,7 +106,8 @@ class Recorder:
                 raise Stopped(Stop("input", f"not padded: the step {why}"))
             recording.start(tensors)
             recording.gradients.attach()
-            output = cut(recording.output_copies.recorded, attempt.output_shapes)
+            recorded = recording.output_copies.recorded
+            output = padding.cut_to(recorded, attempt.output_shapes)
             what = "not padded: with padding, the result differs from eager"
             attempt.assert_same(attempt.result(output), expected, what)
         return attempt.output_shapes
@@ -155,17 +151,6 @@ class Trial:
             self._attempt.assert_same(result, self._expected, "differs from eager")
 
 
-class Upgrade(Protocol):
-    """Replaces a recording in use by a compiled one, between calls."""
-
-    @property
-    def is_due(self) -> bool: ...
-    @property
-    def is_over(self) -> bool: ...
-    def advance(self, moment: Any) -> Recording | None: ...
-    def end(self) -> None: ...
-
-
 @dataclass(eq=False)
 class Recording:
     """One step for one set of shapes: input buffers, a CUDA graph, output copies."""
@@ -182,7 +167,6 @@ class Recording:
     replays: int = 0
     record_s: float = 0.0
     pool_bytes: int | None = None
-    upgrade: Upgrade | None = None  # to a compiled recording
     like: LikeCall | None = None  # recognises its calls
 
     @property
@@ -231,17 +215,16 @@ class Recording:
 
 
 class OutputCopies:
-    """Returns a copy of one recorded output at each call, or itself without `copies`.
+    """Returns a copy of one recorded output at each call, or itself.
 
     No other code passes the memory of a recording to the caller. The copies have the
     strides that eager's tensors have, in the order of `eager_strides`.
     """
 
-    def __init__(
-        self, recorded: Any, eager_strides: list[Strides], *, copies: bool = True
-    ) -> None:
+    are_copied = True
+
+    def __init__(self, recorded: Any, eager_strides: list[Strides]) -> None:
         self.recorded = map_tensors(recorded, Tensor.detach)
-        self._copies = copies
         tensors = _each_tensor(self.recorded)
         own = list(map(_strides_of, tensors))
         if [s and len(s) for s in own] != [s and len(s) for s in eager_strides]:
@@ -254,7 +237,7 @@ class OutputCopies:
         self._template = trees.template(self.recorded)
 
     def __call__(self) -> Any:
-        if not self._copies:
+        if not self.are_copied:
             return self.recorded
         if self._template is None:
             return map_tensors(self.recorded, self._copy)
@@ -294,9 +277,8 @@ class _Attempt:
         self.call = call
         self.preparation, self.state = recorder.preparation, recorder.state
         self.learning_rates, self.pool = recorder.learning_rates, recorder.pool
-        self.copies_outputs = recorder.copies_outputs
-        self.device = home_of([*tensors_in(call), *self.state.tensors])
-        self.gradients = Gradients(self.state.parameters)
+        self.device = home_of([*tensors_in(call), *self.state.reachable.tensors])
+        self.gradients = Gradients(self.state.reachable.parameters)
         self.inputs = Buffers(call)
         self.capture = Capture(self.device, self.pool)
         self.rng_state = RngState.capture({self.device})
@@ -341,7 +323,7 @@ class _Attempt:
             shapes_of(self.call),
             self.inputs,
             self.capture,
-            OutputCopies(output, self.strides, copies=self.copies_outputs),
+            OutputCopies(output, self.strides),
             self.gradients,
             random=self.draws,
             written=self._written(),
@@ -384,7 +366,7 @@ class _Attempt:
         Raises `Stopped` if the step does something that a replay cannot repeat.
         """
         self._assert_watchable()
-        self.learning_rates.add(self.state.optimizers)
+        self.learning_rates.add(self.state.reachable.optimizers)
         result, changes, actions = self._stable_run()
         if changes or actions:
             actions = [f"changes state ({each})" for each in changes] + actions
@@ -393,12 +375,11 @@ class _Attempt:
             raise kind(*(Stop("python", each) for each in reasons))
         self._assert_watched([*self.eager_recorder.stops, *self.ran.stops])
         self.inputs.assert_apart(self.call)
-        self.inputs.assert_serve(self.call)
         self._assert_gradients_unread()
         if self.preparation.needs_eager_run or self.preparation.reads_each_shape:
             self._show_eager_run()
         self.state.extend()  # the run may have created objects
-        if self.learning_rates.add(self.state.optimizers):
+        if self.learning_rates.add(self.state.reachable.optimizers):
             raise RecordLater
         return result
 
@@ -411,21 +392,20 @@ class _Attempt:
         return result
 
     def _assert_watchable(self) -> None:
-        state = self.state
-        if not state.whole:
-            why = "the step can reach too many objects to watch all of them"
-            raise Stopped(Stop("python", why))
-        if state.unwatchable_tensors:
-            why = f"{state.unwatchable_tensors[0]}, whose memory cannot be watched"
-            raise Stopped(Stop("input", why))
-        if state.lacks_scale or sys.getprofile() is not None or state.must_run_first:
+        state, reachable = self.state, self.state.reachable
+        if not reachable.whole:
+            raise _too_many_objects()
+        for each in reachable.unwatchable_tensors:
+            raise Stopped(Stop("input", f"{each}, whose memory cannot be watched"))
+        is_profiled = sys.getprofile() is not None
+        if is_profiled or reachable.lacks_scale or state.must_run_first:
             raise RecordLater
         if state.ran.codes:
             self._assert_watched()
 
     def _assert_watched(self, stops: Iterable[Stop] = ()) -> None:
         """Stops for the given reasons, and for what was read that cannot be watched."""
-        opaque = self.state.unwatchable
+        opaque = self.state.reachable.opaque
         reasons = [f"state that cannot be watched: {each}" for each in opaque]
         if len(reasons) > _REASONS:
             more = f"{len(reasons) - _REASONS} more objects that cannot be watched"
@@ -450,7 +430,6 @@ class _Attempt:
         """
         self.draws = like.random
         self.inputs.changed = [*like.inputs.changed]
-        self.inputs.reads_storage = like.inputs.reads_storage
         gradients = self.gradients.learn_from(like.gradients)
         inputs = (self.inputs.tensors[place] for place in self.inputs.changed)
         self.eager_recorder = self._new_eager_recorder()
@@ -500,14 +479,12 @@ class _Attempt:
                 raise _out_of_memory("the eager run", error) from error
             moved = self.rng_state.drawn_since(self.rng_state.current())
             new = state.forget_foreign_changes() | state.ran.add(self.ran)
-            if has_drawn := undo.has_drawn():
-                moved = moved | {"a torch.Generator"}
             changes, actions = list(state.changes()), []
             if learning_rates.numbers() != numbers:
                 actions.append("changes the learning rate: step schedulers after it")
             self._reset()
             # It may have changed state that was not watched yet.
-            if new or changes or actions or has_drawn:
+            if new or changes or actions:
                 self._restore_python(undo)
             new |= self._may_drop_gradients() != with_zeros or self._had_to_reload()
             if not new:
@@ -522,15 +499,17 @@ class _Attempt:
 
     def _saved_python(self, undo: PythonUndo) -> PythonUndo:
         """Saves the Python objects that a run may change, until they are restored."""
+        owners = self.state.reachable.owners()
+        if not undo.save([self.preparation.step, self.call, *owners]):
+            raise _too_many_objects()
         self._python_undo = undo
-        undo.save([self.preparation.step, self.call, *self.state.owners()])
         return undo
 
     def _restore_python(self, undo: PythonUndo) -> None:
         """Restores the Python objects that the last run changed."""
         self.state.ran.add(self.ran)
         self.state.extend()
-        self.state.restore(undo)
+        undo.restore(self.state.reachable)
         self.state.extend()
 
     def _had_to_reload(self) -> bool:
@@ -560,7 +539,7 @@ class _Attempt:
             zeros = self.gradients.set_zeros() if with_zeros else []
         self.eager_recorder = observer = self._new_eager_recorder(zeros)
         del zeros
-        observer.save_as_precaution(self.state.buffers)
+        observer.save_as_precaution(self.state.reachable.buffers)
         self.ran = Execution(observer.handle_read)
         with self.capture.listening(observer.handle_warning):
             output = self._run_in_eager(observer, self.ran)
@@ -575,12 +554,14 @@ class _Attempt:
         self.inputs.changed = [
             place for place, each in enumerate(tensors) if observer.wrote(each)
         ]
-        # Whether the step sees memory of an argument beside its elements.
-        self.inputs.reads_storage = any(
+        # The buffers show a step the elements of an argument, and no memory beside.
+        if any(
             key_of(each) in observer.storages_read
             or (key_of(each) in observer.storages_restrided and strides.has_gaps(each))
             for each in tensors
-        )
+        ):
+            why = "the step looks at the storage of an argument: pass a copy"
+            observer.stops.append(Stop("input", why))
         return self._noted(output)
 
     def _noted(self, output: Any) -> StepResult:
@@ -590,7 +571,7 @@ class _Attempt:
         return self.copied_result(output)
 
     def _new_eager_recorder(self, scratch: Iterable[Tensor] = ()) -> EagerRecorder:
-        outside = [*self.state.tensors, *self.inputs.tensors]
+        outside = [*self.state.reachable.tensors, *self.inputs.tensors]
         return EagerRecorder(self.device, outside, scratch=scratch)
 
     def _run_in_eager(self, *observers: contextlib.AbstractContextManager[Any]) -> Any:
@@ -683,7 +664,7 @@ class _Attempt:
         """An output, and buffers and gradients that the step writes."""
         written = {
             f"buffer {number}": buffer
-            for number, buffer in enumerate(self.state.buffers)
+            for number, buffer in enumerate(self.state.reachable.buffers)
             if self.eager_recorder.wrote(buffer)
         }
         parts = {**trees.values_of(output, "output"), **written}
@@ -701,7 +682,7 @@ class _Attempt:
         self, actual: StepResult, expected: StepResult, what: str
     ) -> comparison.Comparison:
         """Raises `Stopped` if a result is wrong; the reason begins with `what`."""
-        found = compare_results(actual, expected, self.state.tensors)
+        found = compare_results(actual, expected, self.state.reachable.tensors)
         if found.verdict == "wrong":
             where = found.where or "the result"
             raise Stopped(Stop("numerics", f"{what} at {where}: {found.why}"))
@@ -744,6 +725,11 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
+
+
+def _too_many_objects() -> Stopped:
+    why = "the step can reach too many objects to watch all of them"
+    return Stopped(Stop("python", why))
 
 
 def _out_of_memory(stage: str, error: BaseException) -> Stopped:

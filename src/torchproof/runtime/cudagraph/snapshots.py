@@ -21,7 +21,6 @@ from torch import nn
 from torchproof import strategies
 from torchproof.records import UserError
 from torchproof.runtime.cudagraph import preparation
-from torchproof.runtime.cudagraph.call_inputs import Call
 from torchproof.runtime.cudagraph.capture import Pool
 from torchproof.runtime.cudagraph.graph_status import Stop
 from torchproof.runtime.cudagraph.ladder import Choice, Kind, Way
@@ -29,7 +28,12 @@ from torchproof.runtime.cudagraph.optimizers import LearningRates
 from torchproof.runtime.cudagraph.padding import Padder, Shapes
 from torchproof.runtime.cudagraph.partial_trace import PartialTrace
 from torchproof.runtime.cudagraph.preparation import Body, Plan, Preparation
-from torchproof.runtime.cudagraph.progressive import DEADLINE_S, Stage, Within
+from torchproof.runtime.cudagraph.progressive import (
+    DEADLINE_S,
+    Stage,
+    Upgrade,
+    Within,
+)
 from torchproof.runtime.cudagraph.recorder import Recording
 from torchproof.runtime.cudagraph.state_snapshot import StateSnapshot
 from torchproof.strategies import Strategy
@@ -93,7 +97,8 @@ class Compilers:
 
     def prepare(self, state: StateSnapshot, plan: Plan | None = None) -> Preparation:
         plan = plan or Plan(self._options.strategy)
-        return preparation.prepare(self._inner, self._body, plan, state.modules)
+        modules = state.reachable.modules
+        return preparation.prepare(self._inner, self._body, plan, modules)
 
     def stages(self, state: StateSnapshot) -> list[Stage]:
         stages = []
@@ -115,15 +120,15 @@ class Compilers:
             Kind.PIECES: "full:reduce-overhead",
             Kind.COMPILED: "full",
         }
+        plans = {kind: Plan(strategies.parse(name)) for kind, name in names.items()}
+        modules = state.reachable.modules
         return [
             Way(
                 kind,
-                preparation.prepare(
-                    self._step, body, Plan(strategies.parse(name)), state.modules
-                ),
-                (lambda: state.parameters) if has_gradients else None,
+                preparation.prepare(self._step, body, plan, modules),
+                (lambda: state.reachable.parameters) if has_gradients else None,
             )
-            for kind, name in names.items()
+            for kind, plan in plans.items()
         ]
 
 
@@ -147,6 +152,7 @@ class Shape:
 
     state: ShapeState = ShapeState.NEW
     recordings: list[Recording] = field(default_factory=list)  # by their gradients
+    upgrades: dict[Recording, Upgrade] = field(default_factory=dict)  # not over yet
     changes_state: bool = False  # as the last attempt to record it found
     stops: tuple[Stop, ...] = ()  # why it is refused
     choice: Choice | None = None  # how it runs then
@@ -162,11 +168,12 @@ class Shape:
         self.state, self.stops, self.changes_state = ShapeState.RECORDED, (), False
 
     def end_recordings(self) -> None:
+        for upgrade in self.upgrades.values():
+            upgrade.end()
         for recording in self.recordings:
-            if recording.upgrade is not None:
-                recording.upgrade.end()
             recording.drop()
         self.recordings.clear()
+        self.upgrades.clear()
         if self.state is ShapeState.RECORDED:
             self.state = ShapeState.ANSWERED
 
@@ -189,7 +196,7 @@ class Snapshot:
     ) -> None:
         self.state, self._shapes, self._compilers = state, shapes, compilers
         self.learning_rates = LearningRates(notes)
-        self.learning_rates.add(state.optimizers)
+        self.learning_rates.add(state.reachable.optimizers)
         self.preparation = compilers.prepare(state)
         self.stages = compilers.stages(state)  # with `wait=False`
         state.refresh()  # torch.compile changes attributes of the step
@@ -210,11 +217,11 @@ class Snapshot:
     def shape(self, key: Hashable) -> Shape:
         return self._shapes.setdefault(key, Shape())
 
-    def serving(self, key: Hashable, call: Call) -> Recording | None:
-        """The recording whose replay is right for a call."""
+    def serving(self, key: Hashable) -> Recording | None:
+        """The recording whose replay is right for a call with this key."""
         if (shape := self._shapes.get(key)) is not None:
             for recording in shape.recordings:
-                if recording.gradients.fits() and recording.inputs.serve(call):
+                if recording.gradients.fits():
                     return recording
         return None
 

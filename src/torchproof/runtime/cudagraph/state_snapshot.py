@@ -20,20 +20,16 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from torchproof.runtime.cudagraph.executed_code import Execution
-from torchproof.runtime.cudagraph.object_state import PLAIN, TENSOR_HOOKS, data_of
-from torchproof.runtime.cudagraph.python_undo import PythonUndo
+from torchproof.runtime.cudagraph.object_state import PLAIN
 from torchproof.runtime.cudagraph.quick_check import QuickCheck, TensorCheck
 from torchproof.runtime.cudagraph.reachable_state import (
-    HOOKS,
     ReachableState,
-    has_plain_memory,
 )
-from torchproof.runtime.cudagraph.watched_places import GONE, Watch
+from torchproof.runtime.cudagraph.watched_places import GONE, Watch, hooks_of
 
 
 class StateSnapshot:
@@ -46,73 +42,13 @@ class StateSnapshot:
 
     def extend(self) -> None:
         """Also watches what the code reads that has run since."""
-        self._reachable = reachable = ReachableState(self._step, self.ran)
-        self.modules: list[nn.Module] = reachable.modules
-        self.optimizers: list[torch.optim.Optimizer] = reachable.optimizers
+        self.reachable = ReachableState(self._step, self.ran)
         self._take()
-
-    @property
-    def unwatchable(self) -> list[str]:
-        """A message for each object that the step reads and that cannot be watched.
-
-        What such an object holds, for example an iterator, cannot be undone either.
-        """
-        return self._reachable.opaque
 
     @property
     def must_run_first(self) -> bool:
         """Whether only a real call shows if the step reads what cannot be undone."""
-        return not self.ran.codes and self._reachable.hides_state
-
-    def owners(self) -> Iterator[Any]:
-        """The objects that the watched places belong to."""
-        for watch in self._reachable.watches.every:
-            if not self._reachable.is_of_torch(watch):
-                yield watch.owner
-
-    def restore(self, saved: PythonUndo) -> None:
-        """Puts back what was changed in the watched places since they were saved."""
-        saved.restore(self._reachable)
-
-    @property
-    def whole(self) -> bool:
-        """Whether all state is watched; false if there are too many objects."""
-        return self._reachable.whole
-
-    @property
-    def lacks_scale(self) -> bool:
-        """Whether a GradScaler has not created its scale yet."""
-        return any(s.is_enabled() and s._scale is None for s in self._reachable.scalers)
-
-    @property
-    def unwatchable_tensors(self) -> list[str]:
-        """A message for each tensor whose memory cannot be watched."""
-        return [
-            f"{label} is a {type(tensor).__name__} of layout {tensor.layout}"
-            for label, tensor in self._reachable.unwatchable_tensors
-        ]
-
-    @property
-    def parameters(self) -> list[tuple[str, Tensor]]:
-        """The leaf tensors that may get a gradient."""
-        return [
-            (label, tensor)
-            for label, tensor in self._reachable.tensors.values()
-            if tensor.is_leaf and tensor.is_floating_point()
-        ]
-
-    @property
-    def buffers(self) -> list[Tensor]:
-        return [
-            buffer
-            for module in self.modules
-            for buffer in module.buffers(recurse=False)
-            if has_plain_memory(buffer)
-        ]
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        return [tensor for _, tensor in self._reachable.tensors.values()]
+        return not self.ran.codes and self.reachable.hides_state
 
     # -- watching ------------------------------------------------------------------
 
@@ -122,17 +58,16 @@ class StateSnapshot:
             self._take()
 
     def _take(self) -> None:
-        self._quick = QuickCheck(self._reachable.watches)
+        self._quick = QuickCheck(self.reachable.watches)
         self._then = self._values()
         of_optimizers = [
             each
-            for optimizer in self.optimizers
+            for optimizer in self.reachable.optimizers
             for state in optimizer.state.values()
             for each in dict.values(state)
             if isinstance(each, Tensor)
         ]
-        self._tensors = TensorCheck(self.tensors + of_optimizers)
-        self._data = self._data_now()
+        self._tensors = TensorCheck(self.reachable.tensors + of_optimizers)
         self._counts = self._counts_now()
 
     def unchanged(self) -> bool:
@@ -142,13 +77,9 @@ class StateSnapshot:
                 self._counts_now() == self._counts
                 and self._quick.unchanged()
                 and self._tensors.unchanged()
-                and self._data_now() == self._data
             )
         except Exception:  # something was deleted, or another thread changes it
             return False
-
-    def _data_now(self) -> list[Any]:
-        return [data_of(each) for _, each in self._reachable.arrays]
 
     def _counts_now(self) -> tuple[Any, Any]:
         """What counts up with each hook, and with each virtual subclass."""
@@ -161,17 +92,12 @@ class StateSnapshot:
             for watch, name, then, now in self._differing()
         }
         messages |= dict.fromkeys(self._changed_tensors())
-        for (label, array), then in zip(
-            self._reachable.arrays, self._data, strict=True
-        ):
-            if data_of(array) != then:
-                messages[f"the content of {label} changed"] = None
         if self._counts_now()[1] != self._counts[1]:
             messages["a class was registered with an abstract base class"] = None
         return [*messages, *self._new_hooks()]
 
     def _changed_tensors(self) -> Iterator[str]:
-        labels = [label for label, _ in self._reachable.tensors.values()]
+        labels = [label for label, _ in self.reachable.labelled_tensors]
         every = itertools.chain(labels, itertools.repeat("state of an optimizer"))
         for label, then, now in zip(
             every, self._tensors.then, self._tensors.now(), strict=False
@@ -183,13 +109,13 @@ class StateSnapshot:
 
     def _new_hooks(self) -> Iterator[str]:
         """Hooks in dicts that are not watched, because they had none."""
-        watched = {id(each.owner) for each in self._reachable.watches.every}
-        modules = [(f"a {type(each).__name__}", each, HOOKS) for each in self.modules]
-        tensors = [(*each, TENSOR_HOOKS) for each in self._reachable.tensors.values()]
-        for label, owner, names in (*modules, *tensors):
-            for name in names:
-                hooks = getattr(owner, name, None)
-                if isinstance(hooks, dict) and hooks and id(hooks) not in watched:
+        watched = {id(each.owner) for each in self.reachable.watches.every}
+        reachable = self.reachable
+        owners: list[tuple[str, nn.Module | Tensor]] = [*reachable.labelled_tensors]
+        owners += [(f"a {type(each).__name__}", each) for each in reachable.modules]
+        for label, owner in owners:
+            for _, hooks in hooks_of(owner):
+                if id(hooks) not in watched:
                     yield f"a hook was added to {label}"
 
     def forget_foreign_changes(self) -> bool:
@@ -200,7 +126,7 @@ class StateSnapshot:
         found = [
             (watch.place(name), watch)
             for watch, name, *_ in self._differing()
-            if self._reachable.is_of_torch(watch, name)
+            if self.reachable.is_of_torch(watch, name)
         ]
         for place, watch in found:
             self.ran.forget(place, watch)
@@ -223,7 +149,7 @@ class StateSnapshot:
         with contextlib.suppress(Exception):  # something was deleted
             if self._quick.unchanged():
                 return
-        watches = self._reachable.watches.every
+        watches = self.reachable.watches.every
         for watch, before, after in zip(
             watches, self._then, self._values(), strict=True
         ):
@@ -236,7 +162,7 @@ class StateSnapshot:
 
     def _values(self) -> list[dict[Any, Any]]:
         """The values of each watch, by name."""
-        reachable = self._reachable
+        reachable = self.reachable
         return [watch.values(reachable.names_of) for watch in reachable.watches.every]
 
 

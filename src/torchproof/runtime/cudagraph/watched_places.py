@@ -21,11 +21,21 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from torch import Tensor, nn
+
 from torchproof.records import Namespace
 from torchproof.runtime.cudagraph.object_state import ATOMS, CONTAINERS
 
 GONE: Any = object()
 PARTS_OF_MODULES = ("_parameters", "_buffers", "_modules")
+# Dicts of hooks and other bookkeeping of modules: a hook that is added is seen without
+# watching those that are empty.
+MODULE_HOOKS = frozenset(vars(nn.Module())) - {"training", *PARTS_OF_MODULES}
+# Those that a backward runs.
+_TENSOR_HOOKS = {
+    name: getattr(Tensor, name)
+    for name in ("_backward_hooks", "_post_accumulate_grad_hooks")
+}
 HEAP_TYPE = 1 << 9  # a flag of classes that Python code, or a library, has created
 mro_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 _view_of_class: Callable[[type], Any] = type.__dict__["__dict__"].__get__
@@ -61,6 +71,18 @@ def has_plain_dict(kind: type) -> bool:
             plain = (types.GetSetDescriptorType, types.MemberDescriptorType)
             return isinstance(namespace["__dict__"], plain)
     return False
+
+
+def hooks_of(owner: nn.Module | Tensor) -> Iterator[tuple[str, Namespace]]:
+    """The dicts with hooks of a module or tensor, by name."""
+    if isinstance_of(owner, (Tensor,)):
+        found = {name: each.__get__(owner) for name, each in _TENSOR_HOOKS.items()}
+    else:
+        namespace = dict_of(owner) or {}
+        found = {name: namespace.get(name) for name in MODULE_HOOKS}
+    for name, hooks in found.items():
+        if hooks and isinstance_of(hooks, (dict,)):
+            yield name, hooks
 
 
 def slots_of(kind: type) -> Iterator[tuple[str, Any]]:

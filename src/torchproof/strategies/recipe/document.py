@@ -43,7 +43,6 @@ class _Mark(TypedDict):
 
 class _Buckets(TypedDict):
     pad: JsonObject
-    unpad: NotRequired[JsonObject]
     sizes: NotRequired[tuple[Any, ...]]
 
 
