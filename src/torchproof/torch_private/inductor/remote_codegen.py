@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from torchproof.torch_private import global_switches
+from torchproof.torch_private.inductor import prebuilt
 from torchproof.torch_private.replacements import Place, Replacement
 
 CACHE_VARIABLES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
@@ -45,6 +46,7 @@ _USER_CODE = (
 # The first byte of an answer of the child.
 _GENERATED = b"+"
 _NOT_LOADED = b"?"
+_compiler_test: list[threading.Thread] = []  # of the child
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,14 @@ def _test_compiler_early() -> None:
         return usable()
 
     isa.valid_vec_isa_list = tested
+    _compiler_test.append(thread)
     thread.start()
+
+
+def _known_sets() -> tuple[str, ...]:
+    """The vector instructions that the test has found, once it has ended."""
+    has_ended = _compiler_test and not _compiler_test[0].is_alive()
+    return prebuilt.vector_sets() if has_ended else ()
 
 
 def _forget_test(isa: Any) -> None:
@@ -175,7 +184,7 @@ def generate(payload: bytes, env: Mapping[str, str]) -> bytes:
         output = ext._OutOfProcessFxCompile._run_in_child(_input_class()(graph))
     except _NotLoaded as error:
         return _NOT_LOADED + str(error).encode()
-    return _GENERATED + output.value
+    return _GENERATED + pickle.dumps((_known_sets(), output.value))
 
 
 @functools.cache
@@ -280,7 +289,8 @@ def _compile_class() -> Any:
 
         def codegen_and_compile(self, *graph: Any) -> Any:
             try:
-                return super().codegen_and_compile(*graph)
+                with contextlib.ExitStack() as self._loading:
+                    return super().codegen_and_compile(*graph)
             except _NotLoaded as error:
                 self._route.on_local(f"the child cannot load it: {error}")
             local = compile_fx._InProcessFxCompile()
@@ -308,7 +318,10 @@ def _compile_class() -> Any:
             )
             if answer.startswith(_NOT_LOADED):
                 raise _NotLoaded(answer[1:].decode())
-            return ext._WireProtocolPickledOutput(answer[1:])
+            vector_sets, output = pickle.loads(answer[1:])
+            # What this process would probe before it loads the code, the child knows.
+            self._loading.enter_context(prebuilt.without_probes(vector_sets))
+            return ext._WireProtocolPickledOutput(output)
 
         def _send_to_child_async(self, pickled_input: Any) -> Any:
             raise NotImplementedError
