@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from torchproof.packs.writing import archive as archive
     from torchproof.packs.writing import assert_placeable as assert_placeable
     from torchproof.packs.writing import folder as folder
-    from torchproof.packs.writing import scratch as scratch
-    from torchproof.records.options import DeployOptions as DeployOptions
-    from torchproof.records.options import ReproOptions as ReproOptions
     from torchproof.runtime import File as File
     from torchproof.runtime import Manifest as Manifest
     from torchproof.runtime import Refused as Refused

@@ -167,24 +167,23 @@ def without_annotations(tree: ast.Module) -> ast.Module:
         for name in mentioned_names(node)
     }
     for node in ast.walk(tree):
-        if isinstance(node, Definition):
-            if not node.decorator_list and node.name not in passed:
-                remove_annotations(node)
-                node.body = [n for n in node.body if not _is_docstring(n)]
-                node.body = node.body or [ast.Pass()]
-        elif isinstance(node, ast.ClassDef):
-            continue
-        if isinstance(getattr(node, "body", None), list):
-            node.body = [_plain(each) for each in node.body]  # type: ignore[attr-defined]
+        is_read = (
+            getattr(node, "decorator_list", ()) or getattr(node, "name", "") in passed
+        )
+        if isinstance(node, Definition) and not is_read:
+            remove_annotations(node)
+            node.body = [n for n in node.body if not _is_docstring(n)] or [ast.Pass()]
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and not isinstance(node, ast.ClassDef):
+            plain = [each for each in map(_plain, body) if each is not None]
+            node.body = plain or [ast.Pass()]  # type: ignore[attr-defined]
     return ast.fix_missing_locations(tree)
 
 
-def _plain(node: ast.stmt) -> ast.stmt:
+def _plain(node: ast.stmt) -> ast.stmt | None:
     if not isinstance(node, ast.AnnAssign):
         return node
-    if node.value is None:
-        return ast.Pass()
-    return ast.Assign([node.target], node.value, lineno=0)
+    return ast.Assign([node.target], node.value, lineno=0) if node.value else None
 
 
 def _is_docstring(node: ast.stmt) -> bool:
