@@ -308,6 +308,14 @@ def _start(start: str) -> Callable[[Row], str]:
     return show
 
 
+def _share(row: Row) -> str:
+    """The median, and the range of the pairs where it was measured."""
+    share = f"{row['ratio']:.2f}"
+    if "ratio_low" in row:
+        share += f" ({row['ratio_low']:.2f} to {row['ratio_high']:.2f})"
+    return share
+
+
 def _packed(row: Row) -> str:
     starts = [each for each in row["starts"] if each["start"] == "pack"]
     return f"{min(each['graphs'] for each in starts)} of {starts[0]['of']}"
@@ -325,7 +333,7 @@ def warm_starts() -> str:
         "device": "{where}",
         "cold": _start("cold"),
         "from the pack": _start("pack"),
-        "share": "{ratio:.2f}",
+        "share": _share,
         "imports": _start("imports"),
         "share without imports": "{ratio_without_imports:.2f}",
         "graphs hit": _packed,

@@ -196,6 +196,7 @@ _IN_WORDS: dict[str, Callable[[Any], str]] = {
     "settings": _settings,
     "place": _place,
     "calls": _calls,
+    "graphs": lambda value: str(len(value)),
     "code": lambda value: f"of {', '.join(sorted(value))}",
 }
 

@@ -177,8 +177,8 @@ def _changed(entry: CompiledForward, details: CachesDetails) -> str | None:
 def attributes(owner: nn.Module | None) -> dict[str, str]:
     """A hash of each module's numbers and flags.
 
-    Torch guards most attributes that it reads, but not all: a model whose numbers
-    differ from the build's is traced.
+    A second check beside torch's guards, made once: a flag that a guard misses would
+    give a stale answer. A model whose numbers differ from the build's is traced.
     """
     hashes = {}
     for path, module in owner.named_modules() if owner is not None else ():
