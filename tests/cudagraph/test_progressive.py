@@ -598,22 +598,6 @@ def test_recordings_outlive_a_compilation_in_another_thread(
     assert found["replays"] == replays + 3
 
 
-def test_what_importing_the_compiler_changes_is_no_change_of_the_step(
-    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    get, load = nn.Module.__getattr__, remote_graphs.load_tracer
-
-    def changing() -> None:
-        load()
-        monkeypatch.setattr(nn.Module, "__getattr__", lambda *args: get(*args))
-
-    monkeypatch.setattr(remote_graphs, "load_tracer", changing)
-    model = Stack().eval()
-    graphed = torchproof.graph(model, wait=False, strategy="full")
-    assert settle(graphed, model)["full"] == "in use"
-    assert nn.Module.__getattr__ is not get and graphed.status().changes == ()
-
-
 @contextlib.contextmanager
 def compiling_elsewhere() -> Iterator[None]:
     """Another thread holds torch's compile lock."""

@@ -221,7 +221,6 @@ class Execution:
         self._looked_up: dict[int, _ObjectReference] = {}
         self._functions: dict[types.CodeType, list[types.FunctionType]] = {}
         self._codes: dict[int, _CodeFacts] = {}  # by id, since hashing code is slow
-        self._forgotten: dict[tuple[int, Any], Any] = {}
         self._muted = 0
 
     # -- watching ------------------------------------------------------------------
@@ -343,13 +342,6 @@ class Execution:
             not names.isdisjoint(reads.attributes | reads.strings)
             for reads in map(reads_of, self.codes)
         )
-
-    def forget(self, place: tuple[int, Any], owner: Any) -> None:
-        """Stops watching a place of torch; `owner` keeps its id unique."""
-        self._forgotten[place] = owner
-
-    def is_forgotten(self, place: tuple[int, Any]) -> bool:
-        return place in self._forgotten
 
     def arguments(self) -> Iterator[Any]:
         """The arguments of functions that still exist."""

@@ -117,7 +117,6 @@ class Graphed(Explained[Status]):
         self._snapshots = Snapshots(step, self._compilers)
         self._progress = Progress(options.deadline_s) if options.later else None
         self._last: _LastReplay | _LastDiversion | None = None
-        self._settles = False  # this call does nothing else for the compiler
         self._calls = self._plain_calls = self._recordings = self._replays = 0
         self._logged: set[Stop] = set()
         self._obstacles: tuple[Stop, ...] = ()  # why calls were not padded
@@ -143,7 +142,6 @@ class Graphed(Explained[Status]):
                     with self._aside(call), self._compilers.eager().apart() as step:
                         return self._run(step, call)
                 self._watch_state()
-            self._settles = self._settle()
             if self.options.padder is not None:
                 return self._padded(self.options.padder, call)
             return self._answer(call)
@@ -175,20 +173,6 @@ class Graphed(Explained[Status]):
         self._snapshots.take_first()
         if self._progress is not None:
             compile_job.background_worker().warm()
-
-    def _settle(self) -> bool:
-        """Whether threads had changed torch's state, which takes time to watch anew."""
-        if self._progress is None or not self._progress.is_settled():
-            return False
-        for each in self._snapshots.every:
-            each.state.forget_the_compiler()
-        return True
-
-    @property
-    def _is_disturbed(self) -> bool:
-        """Whether threads change torch's state, or have since the last `_settle`."""
-        disturbed = self._progress is not None and self._progress.is_disturbed
-        return disturbed or thread_state.another_thread_compiles()
 
     @property
     def _snapshot(self) -> Snapshot:
@@ -249,14 +233,12 @@ class Graphed(Explained[Status]):
             return self._diverted(self._snapshot.shape(key), call)
         recording = self._snapshot.serving(key)
         if not self._unchanged(known=recording is not None):
-            if self._is_disturbed:
-                return self._prepared(call)
             recording = self._snapshot.serving(key)
         if recording is None:
             return self._unserved(self._snapshot.shape(key), call)
         shape = self._snapshot.shape(key)
         upgrade = shape.upgrades.get(recording)
-        if upgrade is not None and upgrade.is_due and not self._settles:
+        if upgrade is not None and upgrade.is_due:
             recording = self._advance(upgrade, shape, recording, call)
         self._snapshot.learning_rates.write()
         tensors = call_inputs.tensors_in(call)
@@ -285,8 +267,7 @@ class Graphed(Explained[Status]):
         )
         recording.move_gradients()  # before they are noted, in order to be restored
         new = upgrade.advance(moment)
-        if not state.unchanged():  # the compiler changes torch, and marks the step
-            state.forget_foreign_changes()
+        if not state.unchanged():  # the compiler marks the step
             state.extend()
         if upgrade.is_over or new is not None:
             del shape.upgrades[recording]
@@ -558,14 +539,11 @@ class Graphed(Explained[Status]):
         """Whether the external state is unchanged; if not, switches the snapshot.
 
         `known` says that there is a recording for the call.
-        While another thread compiles, the snapshot stays.
         """
         if known and self.options.trusts(self._calls):
             return True
         if self._snapshot.state.unchanged():
             return True
-        if self._is_disturbed:
-            return False  # torch replaces methods of its own classes meanwhile
         changes = self._snapshots.differing()
         if not changes:
             return True

@@ -136,7 +136,6 @@ def choose(
         else:
             if taken < least:
                 best, least = way, taken
-    recorder.state.forget_foreign_changes()  # the compiler replaces parts of torch
     recorder.state.extend()
     used = None if best is None else best.kind.value
     return Choice(best, Rung(shapes, used, str(stop), seconds, tuple(refusals)))

@@ -244,7 +244,7 @@ class Upgrade:
     def _trace(self, stage: Stage) -> Generator[Ready, Moment, int]:
         """Traces the step, in parts, and sends it; the number of graphs it needs."""
         self._tracing = stage.traced
-        self._start(_loading(remote_graphs.load_tracer))
+        self._loading = _loading(remote_graphs.load_tracer)
         while True:
             moment = yield _at_once
             with moment.within():
@@ -255,7 +255,6 @@ class Upgrade:
                     recorder.trace(moment.call, like=moment.recording)
             if not stage.traced.skipped:
                 break
-            self._progress.disturb(self)
         if not stage.backend.graphs:
             raise NotApplicable("torch compiles nothing of this step")
         return stage.send(self._progress.deadline_s)
@@ -263,10 +262,10 @@ class Upgrade:
     def _take_over(self, stage: Stage, count: int) -> Generator[Ready, Moment]:
         """Waits for the code, loads and records it, and answers if it is faster."""
         begin = time.monotonic()
-        self._start(_loading(early_start.import_compiler))  # meanwhile
+        self._loading = _loading(early_start.import_compiler)  # meanwhile
         yield functools.partial(stage.is_compiled, count)
         self._entry.compile_s = max(0.0, stage.compiled_at(count) - begin)
-        self._start(Loading(_on_this_device(functools.partial(stage.load, count))))
+        self._loading = Loading(_on_this_device(functools.partial(stage.load, count)))
         moment = yield _at_once
         with moment.within():
             stage.load(count)  # what failed in the thread
@@ -284,11 +283,6 @@ class Upgrade:
         self._in_use, self._new = self._entry, new
         self._entry.state, self._entry.at_call = "in use", moment.number
         self._entry.at_s = self._progress.seconds
-
-    def _start(self, loading: Loading) -> None:
-        """Lets a thread of this process load, which changes torch's state."""
-        self._progress.disturb(self)
-        self._loading = loading
 
     def _is_faster(self, moment: Moment, new: Recording) -> bool:
         """Times the new recording and undoes its effects; drops it if it is slower."""
@@ -333,7 +327,6 @@ class Progress:
         self._started = self._counted = time.monotonic()
         self._left_s = _FIRST_PAUSES_S
         self._entries: list[StageStatus] = []
-        self._disturbing: list[Upgrade] = []  # whose threads change torch's state
 
     @property
     def may_pause(self) -> bool:
@@ -355,22 +348,6 @@ class Progress:
     def is_over(self) -> bool:
         """Whether no stage waits for its code."""
         return all(each.state not in _UNDER_WAY for each in self._entries)
-
-    @property
-    def is_disturbed(self) -> bool:
-        return bool(self._disturbing)
-
-    def is_settled(self) -> bool:
-        """Whether a thread has ended that may have changed torch's state; once."""
-        if not self._disturbing or thread_state.another_thread_compiles():
-            return False
-        if any(each.works_in_background for each in self._disturbing):
-            return False
-        self._disturbing = []
-        return True
-
-    def disturb(self, upgrade: Upgrade) -> None:
-        self._disturbing.append(upgrade)
 
     def add(self, strategy: str, recording: Recording) -> StageStatus:
         self._entries.append(StageStatus(strategy, recording.shapes))

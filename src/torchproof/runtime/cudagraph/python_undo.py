@@ -28,7 +28,11 @@ from torchproof.runtime.cudagraph.object_state import (
     CACHED,
     PLAIN,
 )
-from torchproof.runtime.cudagraph.reachable_state import ReachableState, referents
+from torchproof.runtime.cudagraph.reachable_state import (
+    OF_SCALERS,
+    ReachableState,
+    referents,
+)
 from torchproof.runtime.cudagraph.watched_places import (
     ENTRY,
     GONE,
@@ -106,11 +110,14 @@ class PythonUndo:
         return [each for each in _parts_of_copy(copy) if type(each) not in _LEAVES]
 
     def restore(self, reachable: ReachableState) -> None:
-        """Restores the places that the step reaches, apart from those of torch."""
+        """Restores the places that the step reaches."""
         for watch in reachable.watches.every:
-            if reachable.is_restored(watch):
-                with contextlib.suppress(AttributeError, TypeError):  # read-only
-                    self._restore(watch, reachable)
+            with contextlib.suppress(AttributeError, TypeError):  # read-only
+                self._restore(watch, reachable)
+        for scaler in reachable.scalers:
+            namespace = dict_of(scaler) or {}
+            self._restore_entry(scaler, namespace, OF_SCALERS)
+            self._restore_replaced(namespace.get(OF_SCALERS))
 
     def _restore(self, watch: Watch, reachable: ReachableState) -> None:
         kind, container = watch.kind, watch.arguments[0]
@@ -136,10 +143,13 @@ class PythonUndo:
             names += reachable.names_of(watch.owner, namespace)
             names += reachable.names_of(watch.owner, old)
         for name in names:
-            before, now = old.get(name, GONE), namespace.get(name, GONE)
-            if before is not now and reachable.is_restored(watch, name):
-                self._restore_replaced(before)
-                write_entry(watch.owner, namespace, name, before)
+            self._restore_entry(watch.owner, namespace, name)
+
+    def _restore_entry(self, owner: Any, namespace: Namespace, name: str) -> None:
+        before = self._containers.get(id(namespace), namespace).get(name, GONE)
+        if before is not namespace.get(name, GONE):
+            self._restore_replaced(before)
+            write_entry(owner, namespace, name, before)
 
     def _restore_replaced(self, value: Any) -> None:
         """Restores what the trial changed in an object before it replaced it.

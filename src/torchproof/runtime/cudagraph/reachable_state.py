@@ -5,10 +5,11 @@ that this code could read: modules, dicts, lists and sets; attributes of other o
 of classes and of Python modules, and globals, if the code names them; variables of
 enclosing functions; tensors and optimizers.
 
-Functions that ran are followed wherever they come from. Before anything has run, all
-functions of the user and of libraries are followed that code names. Names that torch
-and the standard library use count only for objects of their own classes; otherwise they
-would match any attribute of the same name.
+Functions that ran are followed, and before anything has run, all functions of the user
+and of libraries that code names. Torch and the standard library are not: their classes
+and globals are theirs, and change while torch compiles. The names that their code uses
+count for objects of their own classes only; otherwise they would match any attribute of
+the same name.
 """
 
 from __future__ import annotations
@@ -56,7 +57,6 @@ from torchproof.runtime.cudagraph.watched_places import (
     SLOT,
     TYPE,
     VALUES,
-    Watch,
     Watches,
     contents,
     dict_of,
@@ -74,7 +74,9 @@ _SELF_UPDATING = (  # their own state changes at every step
     torch.optim.lr_scheduler.LRScheduler,
     torch.amp.GradScaler,
 )
-_UPDATED = frozenset({"state", "param_groups", "_per_optimizer_states"})
+_UPDATED = frozenset({"state", "param_groups"})
+# `GradScaler.step` fills it and `update` replaces it: an undo restores it.
+OF_SCALERS = "_per_optimizer_states"
 _OWN = ("user", "library")
 _ENTRIES = frozenset({"forward", "__call__"})
 # Entries of a class that no code reads implicitly.
@@ -89,7 +91,13 @@ _UNREAD = words(
 _OF_TYPES = frozenset({"__name__", "__qualname__"})  # in the C struct
 _WHOLE = (nn.Module, functools.partial, collections.defaultdict)  # every attribute
 _IMMUTABLE_TYPE = 1 << 8
-_SMALL = 256  # larger containers of torch are caches
+# Hooks of all modules and optimizers, which torch keeps in dicts of its own.
+_GLOBAL_HOOKS = [
+    (name, hooks)
+    for kind in (nn.Module, torch.optim.Optimizer)
+    for name, hooks in vars(sys.modules[kind.__module__]).items()
+    if name.startswith("_global_") and isinstance(hooks, dict)
+]
 
 
 class ReachableState:
@@ -113,6 +121,8 @@ class ReachableState:
             size = new_size  # visited code adds names
             self._clear()
             self._visit("step", step)
+            for label, hooks in _GLOBAL_HOOKS:
+                self._visit(label, hooks)
             self._visit_all()
             self._visit_what_ran()
         del self._seen, self._todo, self._entered, self._entries
@@ -127,9 +137,6 @@ class ReachableState:
         self.opaque: list[str] = []  # messages about state that cannot be watched
         self.hides_state = False  # whether a run may change such state
         self.whole = True
-        # Places of torch, by the id of a scope, class or container, and a name if only
-        # this entry is of torch.
-        self._of_torch: dict[tuple[int, str | None], Any] = {}
         self._groups: dict[int, dict[str, Any]] = {}  # of parameters, of optimizers
         self._seen: dict[int, Any] = {}
         self._todo: collections.deque[tuple[str, Any]] = collections.deque()
@@ -160,21 +167,8 @@ class ReachableState:
         return any(each.is_enabled() and each._scale is None for each in self.scalers)
 
     def owners(self) -> Iterator[Any]:
-        """The objects that the watched places belong to, apart from those of torch."""
-        for watch in self.watches.every:
-            if not self.is_of_torch(watch):
-                yield watch.owner
-
-    def is_of_torch(self, watch: Watch, name: Any = None) -> bool:
-        """Whether a place is in a scope, a container or an object of torch."""
-        owner, name = watch.place(name)
-        return (owner, None) in self._of_torch or (owner, name) in self._of_torch
-
-    def is_restored(self, watch: Watch, name: Any = None) -> bool:
-        """Whether an undo restores a place: also what only torch reads of an object."""
-        owner, name = watch.place(name)
-        is_forgotten = self._ran.is_forgotten((owner, name))
-        return (owner, None) not in self._of_torch and not is_forgotten
+        """The objects that the watched places belong to."""
+        return (watch.owner for watch in self.watches.every)
 
     # -- which names count ---------------------------------------------------------
 
@@ -187,22 +181,19 @@ class ReachableState:
         if self._is_whole(value):
             return list(namespace)
         names = self._names_for(type(value))
+        is_scaler = isinstance_of(value, (torch.amp.GradScaler,))
+        names = names - {OF_SCALERS} if is_scaler else names
         return [name for name in list(namespace) if name in names]
 
     def _names_of_class(self, kind: type, namespace: Namespace) -> list[str]:
-        """Special methods are called without being named.
-
-        Those of torch count if they ran, because compilers replace others.
-        """
+        """Special methods are called without being named."""
         if self._ran.is_looked_up(kind):
             return list(namespace)
-        names, is_users = self._names_for(kind), not _is_of_library(kind)
+        names = self._names_for(kind)
         return [
             name
             for name, value in list(namespace.items())
-            if name in names
-            or self._has_run(value)
-            or (self._may_be_called(name) and (is_users or _is_of_user(value)))
+            if name in names or self._has_run(value) or self._may_be_called(name)
         ]
 
     def _may_be_called(self, name: str) -> bool:
@@ -299,8 +290,7 @@ class ReachableState:
         self, label: str, namespace: Namespace, name: str, owner: Any = None
     ) -> None:
         """Watches an entry of a dict once; `owner` is its class, if it has one."""
-        is_new = (id(namespace), name) not in self._entries
-        if is_new and not self._ran.is_forgotten((id(namespace), name)):
+        if (id(namespace), name) not in self._entries:
             self._entries.add((id(namespace), name))
             owner = namespace if owner is None else owner
             self.watches.add(ENTRY, label, owner, namespace, name, GONE)
@@ -356,14 +346,8 @@ class ReachableState:
     def _visit_self_updating(self, label: str, value: Any) -> None:
         """Optimizers and similar objects, whose state replays update.
 
-        Their attributes count as those of any object, apart from that state. What only
-        torch reads of an optimizer or a scaler may change while a step runs, unlike a
-        scheduler, because a step that changes one cannot be replayed.
+        Their attributes count as those of any object, apart from that state.
         """
-        namespace = dict_of(value) or {}
-        if not isinstance_of(value, (torch.optim.lr_scheduler.LRScheduler,)):
-            for name in self._all_names - self._own_names:
-                self._of_torch[id(namespace), name] = namespace
         self._visit_object(label, value)
         if isinstance(value, torch.optim.Optimizer):
             if hasattr(value, "param_groups"):  # else it is not initialized
@@ -398,11 +382,10 @@ class ReachableState:
                 self._visit_own(each)
 
     def _visit_own(self, kind: type) -> None:
-        """A class without its bases."""
+        """A class without its bases; those of torch are left as they are."""
+        if _is_of_library(kind):
+            return
         namespace = dict_of_class(kind)
-        is_users = not _is_of_library(kind)
-        if not is_users:
-            self._of_torch[id(kind), None] = self._of_torch[id(namespace), None] = kind
         label = type.__getattribute__(kind, "__name__")
         for name in _OF_TYPES & self._own_names:
             member = type.__dict__[name]
@@ -413,13 +396,11 @@ class ReachableState:
             value = namespace[name]
             if type(value) is types.MemberDescriptorType:
                 continue  # a slot
-            if self._ran.is_forgotten((id(namespace), name)):
-                continue
             self._watch_entry(f"{label}.{name}", namespace, name, kind)
             function = _function_of(value)
             if type(function) is types.FunctionType:
                 self._visit(f"{label}.{name}", function)
-            elif is_users and (name in self._own_names or not _is_special(name)):
+            elif name in self._own_names or not _is_special(name):
                 self._visit(f"{label}.{name}", value)
 
     def _visit_python_module(self, label: str, module: types.ModuleType) -> None:
@@ -433,7 +414,7 @@ class ReachableState:
         code, owner = function.__code__, owner_of(function.__code__)
         may_run = self._follows_unrun and (owner in _OWN or label == "step")
         is_entered = code in self._ran.codes or may_run
-        for watch in places_of(label, function) if is_entered or owner in _OWN else ():
+        for watch in places_of(label, function) if owner in _OWN else ():
             if watch.kind is FUNCTION or owner == "user":
                 self.watches.every.append(watch)
         if owner == "user":
@@ -461,23 +442,22 @@ class ReachableState:
             self._own_names |= names
 
     def _read(self, code: types.CodeType, scope: Namespace) -> None:
-        """Visits the attributes and globals that the code names."""
-        reads = reads_of(code)
-        owner = owner_of(code)
-        has_run = code in self._ran.codes
+        """Visits the attributes and globals that the code names, but not torch's."""
         self._add_names(code)
+        if (owner := owner_of(code)) not in _OWN:
+            return
+        reads = reads_of(code)
+        has_run = code in self._ran.codes
         for name in sorted(reads.globals):
             value = scope.get(name, GONE)
             if owner == "library" and not has_run:
                 if isinstance(value, types.FunctionType):
                     self._visit(name, value)
                 continue
-            if owner not in _OWN:
-                self._of_torch[id(scope), None] = scope
             self._watch_entry(name, scope, name)
             if value is not GONE:
-                self._visit_as(owner, name, value)
-            elif owner in _OWN:
+                self._visit(name, value)
+            else:
                 self._watch_entry(name, vars(builtins), name)
                 self._visit(name, vars(builtins).get(name, GONE))
         for chain in sorted(reads.chains, key=len):
@@ -485,21 +465,14 @@ class ReachableState:
         for name in sorted(_modules_of(reads, scope) & sys.modules.keys()):
             self._watch_entry(f"sys.modules[{name!r}]", sys.modules, name)
             self._visit(name, sys.modules[name])
-        if owner in _OWN and "globals" in reads.globals and has_run:
+        if "globals" in reads.globals and has_run:
             self._visit("globals()", scope)
 
     def _visit_as(self, owner: str, label: str, value: Any) -> None:
-        """Visits a value; for code of torch, without following its contents."""
-        if owner in _OWN or isinstance_of(
-            value, (types.FunctionType, types.MethodType)
-        ):
+        """Visits a value; of what torch's functions hold, only other functions."""
+        is_function = isinstance_of(value, (types.FunctionType, types.MethodType))
+        if owner in _OWN or is_function:
             self._visit(label, value)
-        elif type(value) in (dict, collections.OrderedDict, list, set):
-            place = id(value), None
-            is_new = place not in self._of_torch and id(value) not in self._seen
-            if is_new and len(value) <= _SMALL and not self._ran.is_forgotten(place):
-                self._of_torch[place] = value
-                self._watch_container(label, value)
 
     def _follow(self, scope: Namespace, chain: tuple[str, ...]) -> None:
         """Follows a chain such as `torch.nn.functional.relu` from module to module."""
@@ -512,10 +485,11 @@ class ReachableState:
                 return
             label = f"{label}.{name}"
             namespace = object.__getattribute__(value, "__dict__")
-            if _owner_of_module(value) not in _OWN:
-                self._of_torch[id(namespace), None] = namespace
-            self._watch_entry(label, namespace, name)
+            is_own = _owner_of_module(value) in _OWN
             value = namespace.get(name, GONE)
+            # The compiler imports further modules of torch.
+            if is_own or not (value is GONE or isinstance(value, types.ModuleType)):
+                self._watch_entry(label, namespace, name)
         self._visit(label, value)
 
     def _visit_what_ran(self) -> None:
@@ -623,12 +597,6 @@ def _function_of(value: Any) -> Any:
     if isinstance_of(value, (functools.partialmethod, functools.cached_property)):
         return value.func
     return value.fget if isinstance_of(value, (property,)) else value
-
-
-def _is_of_user(value: Any) -> bool:
-    """Whether a function, or what a descriptor calls, is code outside of torch."""
-    function = _function_of(value)
-    return type(function) is types.FunctionType and owner_of(function.__code__) in _OWN
 
 
 def _modules_of(reads: Reads, scope: Namespace) -> set[str]:

@@ -317,8 +317,6 @@ class _Attempt:
         before = self.pool.bytes()
         output = self._run_prepared("the capture", self.capture.record)
         self.gradients.recorded()
-        if self.state.forget_foreign_changes():  # the compiler replaces some
-            self.state.extend()
         recording = Recording(
             shapes_of(self.call),
             self.inputs,
@@ -478,7 +476,7 @@ class _Attempt:
             except torch.OutOfMemoryError as error:
                 raise _out_of_memory("the eager run", error) from error
             moved = self.rng_state.drawn_since(self.rng_state.current())
-            new = state.forget_foreign_changes() | state.ran.add(self.ran)
+            new = state.ran.add(self.ran)
             changes, actions = list(state.changes()), []
             if learning_rates.numbers() != numbers:
                 actions.append("changes the learning rate: step schedulers after it")

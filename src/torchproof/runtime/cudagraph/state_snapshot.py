@@ -13,7 +13,6 @@ call.
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import itertools
 import types
@@ -68,22 +67,18 @@ class StateSnapshot:
             if isinstance(each, Tensor)
         ]
         self._tensors = TensorCheck(self.reachable.tensors + of_optimizers)
-        self._counts = self._counts_now()
+        self._hook_id = RemovableHandle.next_id  # counts up with each hook
 
     def unchanged(self) -> bool:
         """Whether every object is identical to the snapshot."""
         try:
             return (
-                self._counts_now() == self._counts
+                RemovableHandle.next_id == self._hook_id
                 and self._quick.unchanged()
                 and self._tensors.unchanged()
             )
         except Exception:  # something was deleted, or another thread changes it
             return False
-
-    def _counts_now(self) -> tuple[Any, Any]:
-        """What counts up with each hook, and with each virtual subclass."""
-        return RemovableHandle.next_id, abc.get_cache_token()
 
     def changes(self) -> list[str]:
         """A message for each change; an equal object is no change."""
@@ -92,8 +87,6 @@ class StateSnapshot:
             for watch, name, then, now in self._differing()
         }
         messages |= dict.fromkeys(self._changed_tensors())
-        if self._counts_now()[1] != self._counts[1]:
-            messages["a class was registered with an abstract base class"] = None
         return [*messages, *self._new_hooks()]
 
     def _changed_tensors(self) -> Iterator[str]:
@@ -118,25 +111,6 @@ class StateSnapshot:
                 if id(hooks) not in watched:
                     yield f"a hook was added to {label}"
 
-    def forget_foreign_changes(self) -> bool:
-        """Stops watching state of torch and the standard library that changed.
-
-        Returns whether there was any.
-        """
-        found = [
-            (watch.place(name), watch)
-            for watch, name, *_ in self._differing()
-            if self.reachable.is_of_torch(watch, name)
-        ]
-        for place, watch in found:
-            self.ran.forget(place, watch)
-        return bool(found)
-
-    def forget_the_compiler(self) -> None:
-        """Forgets what importing the compiler, or tracing beside calls, has changed."""
-        self.forget_foreign_changes()
-        self._counts = self._counts[0], abc.get_cache_token()
-
     def moved(self) -> bool:
         """Whether a tensor has another address, or was replaced by another tensor."""
         tensors = zip(self._tensors.then, self._tensors.now(), strict=True)
@@ -155,9 +129,7 @@ class StateSnapshot:
         ):
             for name in {**before, **after}:
                 then, now = before.get(name, GONE), after.get(name, GONE)
-                if then is now or _equal(now, then):
-                    continue
-                if not self.ran.is_forgotten(watch.place(name)):
+                if then is not now and not _equal(now, then):
                     yield watch, name, then, now
 
     def _values(self) -> list[dict[Any, Any]]:

@@ -283,14 +283,6 @@ class Watch(NamedTuple):
             }
         return dict(enumerate(self.kind.read(container)))
 
-    def place(self, name: Any) -> tuple[int, Any]:
-        """Identifies one of the values: a container's are one place."""
-        if self.kind is ENTRY:
-            name = self.arguments[1]
-        elif self.kind is not NAMES:
-            name = None
-        return id(self.arguments[0]), name
-
     def label_of(self, name: Any) -> str:
         if self.kind is TYPE:
             return f"the type of {self.label}"
