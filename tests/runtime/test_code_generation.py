@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
@@ -115,7 +116,7 @@ def test_what_only_this_process_has_is_compiled_here(
 ) -> None:
     """Custom operators, branches, passes and lowerings of the user."""
     x, sine = torch.ones(3), torch.ops.aten.sin.default
-    lowerings = torch._inductor.lowering.lowerings
+    lowerings = importlib.import_module("torch._inductor.lowering").lowerings
     cosine = lowerings[torch.ops.aten.cos.default]
     no_pass = {"post_grad_custom_post_pass": lambda graph: None}
     cases: list[tuple[Callable[..., Any], dict[str, Any], bool]] = [
@@ -135,6 +136,31 @@ def test_what_only_this_process_has_is_compiled_here(
         status = torchproof.status(compiled)
         [only] = status.compilations
         assert only.in_child == 0 and not status.fallbacks, status
+
+
+@pytest.mark.slow
+def test_gradients_of_distributed_tensors_keep_their_mesh() -> None:
+    """The backward graph returns it, and without collectives it could be sent."""
+    from torch import distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    def layer() -> nn.Module:
+        torch.manual_seed(0)
+        mesh = init_device_mesh("cpu", (1,))
+        return parallelize_module(nn.Linear(4, 4), mesh, ColwiseParallel())
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        models = layer(), torchproof.compile(layer())
+        for model in models:
+            model(torch.ones(2, 4)).sum().backward()
+        for parameters in zip(*(m.parameters() for m in models), strict=True):
+            plain, compiled = (p.grad.full_tensor() for p in parameters)
+            torch.testing.assert_close(compiled, plain)
+        assert not torchproof.status(models[1]).fallbacks
+    finally:
+        dist.destroy_process_group()
 
 
 @pytest.mark.slow

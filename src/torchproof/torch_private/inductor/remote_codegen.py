@@ -339,7 +339,19 @@ def _why_local(gm: Any) -> str | None:
         for node in module.graph.nodes:
             if node.op == "call_function" and (why := _why_local_target(node.target)):
                 return why
+            if node.op == "placeholder" and (why := _why_local_value(node.meta)):
+                return why
     return None
+
+
+def _why_local_value(meta: Mapping[str, Any]) -> str | None:
+    """An object that the graph returns, as the mesh of a DTensor, would become None."""
+    value = meta.get("val")
+    sent = torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, int, float
+    if value is None or isinstance(value, sent):
+        return None
+    name = getattr(value, "script_class_name", type(value).__name__)
+    return f"an argument of the type {name.rpartition('.')[2]}"
 
 
 def user_code_setting() -> str | None:
