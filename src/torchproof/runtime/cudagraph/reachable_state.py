@@ -289,7 +289,7 @@ class ReachableState:
     def _watch_entry(
         self, label: str, namespace: Namespace, name: str, owner: Any = None
     ) -> None:
-        """Watches an entry of a dict once; `owner` is its class, if it has one."""
+        """Watches an entry of a dict once; `owner` is its class or module."""
         if (id(namespace), name) not in self._entries:
             self._entries.add((id(namespace), name))
             owner = namespace if owner is None else owner
@@ -485,11 +485,12 @@ class ReachableState:
                 return
             label = f"{label}.{name}"
             namespace = object.__getattribute__(value, "__dict__")
-            is_own = _owner_of_module(value) in _OWN
-            value = namespace.get(name, GONE)
-            # The compiler imports further modules of torch.
-            if is_own or not (value is GONE or isinstance(value, types.ModuleType)):
+            module, value = value, namespace.get(name, GONE)
+            if _owner_of_module(module) in _OWN:
                 self._watch_entry(label, namespace, name)
+            elif not (value is GONE or isinstance(value, types.ModuleType)):
+                # Not what the compiler imports. No undo saves a module of torch.
+                self._watch_entry(label, namespace, name, module)
         self._visit(label, value)
 
     def _visit_what_ran(self) -> None:
