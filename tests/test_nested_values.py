@@ -16,7 +16,7 @@ import torchproof
 from torchproof.runtime import vector_jacobian
 from torchproof.runtime.cudagraph import call_inputs
 from torchproof.runtime.forward_state import save_state
-from torchproof.runtime.loading import pytree_json
+from torchproof.torch_private import tree_specs
 from torchproof.torch_private.trees import mapped, tensor_paths, tensors, walk
 
 DEEP = 1_100  # above the limit on recursion
@@ -85,8 +85,8 @@ def test_every_part_of_a_value_is_walked_once_and_copied(make: Make) -> None:
     assert len(again) == len(parts)
     found = [part for _, part in again if isinstance(part, Tensor)]
     assert found and all(part is x_of(copied) is not x for part in found)
-    with pytest.raises(pytree_json.Unfit):  # a pack refuses what has no end
-        pytree_json.flatten(value, [], "input")
+    with pytest.raises(tree_specs.Unfit):  # a pack refuses what has no end
+        tree_specs.flatten(value, [], "input")
 
 
 @every_value

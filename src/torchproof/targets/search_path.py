@@ -15,7 +15,7 @@ from pathlib import Path
 # same name would be found first.
 _OWN_MODULES = frozenset(
     """
-    __future__ abc array ast atexit base64 bisect builtins collections
+    __future__ ast atexit base64 bisect builtins collections
     concurrent contextlib contextvars copy copyreg ctypes dataclasses datetime
     difflib dis enum errno faulthandler fcntl functools gc getpass grp gzip
     hashlib heapq html

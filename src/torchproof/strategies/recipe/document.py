@@ -165,6 +165,8 @@ def _check(plain: JsonObject) -> None:
         schema.check(_Document, plain)
     except Mismatch as error:
         raise UserError(str(error)) from None
+    if not _can_be_written(plain):
+        raise UserError(f"an integer has more than {schema.DIGITS} digits")
     for name, value in plain.get("dynamo", {}).items():
         names = value if isinstance(value, list) else []
         if not isinstance(value, bool | int | list) or not all(
@@ -181,6 +183,15 @@ def _check(plain: JsonObject) -> None:
             f"the recipe has schema {plain['schema']}, this torchproof reads up to"
             f" {SCHEMA}: install a newer torchproof"
         )
+
+
+def _can_be_written(value: Any) -> bool:
+    """Whether no integer is too long: tomllib reads any number of digits as hex."""
+    if isinstance(value, int):
+        return abs(value) < 10**schema.DIGITS
+    if isinstance(value, dict):
+        return all(map(_can_be_written, value.values()))
+    return not isinstance(value, list) or all(map(_can_be_written, value))
 
 
 def _check_keys(section: Any, where: str, names: Iterable[str]) -> None:
