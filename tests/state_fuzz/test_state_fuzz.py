@@ -20,6 +20,8 @@ from state_runs import SUBJECTS, Subject, compare
 from state_search import search
 from state_shrinking import shrink
 
+from torchproof.runtime.cudagraph import ladder
+
 GRAPH, COMPILE = SUBJECTS["graph"], SUBJECTS["compile"]
 # Always tested: what was stale once, what the table of planted defects names, and every
 # eighth row, of which half are slow tests.
@@ -93,12 +95,19 @@ def assert_as_limits_say(name: str, subject: Subject) -> None:
         assert difference is not None, f"{name}: take it out of limits.toml"
 
 
+@pytest.fixture
+def without_ladder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that is refused stays eager: compiling it takes most of the time."""
+    stays = ladder.Choice(None, None)
+    monkeypatch.setattr(ladder, "choose", lambda *arguments: stays)
+
+
 @pytest.mark.parametrize("name", ALWAYS)
-def test_graph_sees_every_change(name: str) -> None:
+def test_graph_sees_every_change(name: str, without_ladder: None) -> None:
     assert_as_limits_say(name, GRAPH)
 
 
-def test_what_a_replay_would_not_repeat_is_not_recorded() -> None:
+def test_what_a_replay_would_not_repeat_is_not_recorded(without_ladder: None) -> None:
     for name in state_limits.table()["not replayed"]:
         facts = compare(unchanged(name, calls=3), GRAPH).facts
         assert facts["stops"] and facts["replays"] < 2, (name, facts)
