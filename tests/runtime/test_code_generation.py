@@ -17,6 +17,7 @@ import psutil
 import pytest
 import torch
 import torch._inductor.config
+from commands import python
 from torch import Tensor, nn
 from waiting import AGES_S, in_fork, wait_for
 
@@ -174,6 +175,27 @@ def test_other_threads_and_plain_torch_compile_generate_code_here() -> None:
         other.start()
         other.join()
     assert torch.equal(answers[0], torch.ones(3)) and not payloads
+
+
+ASKS_EARLY = """
+import torch
+from torch._inductor import codecache
+from torchproof.torch_private import remote_codegen
+
+remote_codegen.prepare()
+[thread] = remote_codegen._asking
+thread.join()
+headers = codecache._precompile_header.__wrapped__
+assert headers.cache_info().misses == 1
+torch.compile(torch.relu)(torch.ones(2))
+assert (headers.cache_info().hits, headers.cache_info().misses) == (1, 1)
+"""
+
+
+@pytest.mark.slow
+def test_the_header_that_the_child_compiles_early_is_that_of_kernels() -> None:
+    done = python(ASKS_EARLY)
+    assert done.returncode == 0, done.stderr
 
 
 # -- when a child runs, and how it ends ------------------------------------------------

@@ -18,12 +18,12 @@ from torchproof.torch_private.hooks import patched
 
 _SETS = "torch._inductor.cpu_vec_isa"
 _CODE = "torch._inductor.codecache"
-_FEATURE = "code without a C++ compiler"
+FEATURE = "code without a C++ compiler"
 
 
 def vector_sets() -> tuple[str, ...]:
     """The sets of vector instructions that torch generates code for on this machine."""
-    if contract.missing(_FEATURE):
+    if contract.missing(FEATURE):
         return ()
     sets: Any = importlib.import_module(_SETS)
     return tuple(str(each) for each in sets.valid_vec_isa_list())
@@ -37,7 +37,7 @@ def without_probes(vector_sets: Sequence[str]) -> Iterator[None]:
     sets of the build, torch probes as usual.
     """
     with contextlib.ExitStack() as stack:
-        if vector_sets and not contract.missing(_FEATURE):
+        if vector_sets and not contract.missing(FEATURE):
             code: Any = importlib.import_module(_CODE)
             stack.enter_context(patched(code, "_precompile_header", _as_it_is))
             if platform.machine() == "x86_64":  # the others are not probed

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from torchproof.torch_private import global_switches
+from torchproof.torch_private import contract, global_switches
 from torchproof.torch_private.inductor import prebuilt
 from torchproof.torch_private.replacements import Place, Replacement
 
@@ -46,7 +46,7 @@ _USER_CODE = (
 # The first byte of an answer of the child.
 _GENERATED = b"+"
 _NOT_LOADED = b"?"
-_compiler_test: list[threading.Thread] = []  # of the child
+_asking: list[threading.Thread] = []  # of the child
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ def cache_environment() -> dict[str, str]:
 def prepare() -> None:
     """Does in the child what code generation needs, before the first graph arrives."""
     build_atomically()
-    if not torch.accelerator.is_available():
-        _test_compiler_early()
+    if not torch.accelerator.is_available() and not contract.missing(prebuilt.FEATURE):
+        _ask_compiler_early()
     importlib.import_module("torch._inductor.compile_fx_subproc")
     importlib.import_module("torch._inductor.inductor_prims")
     importlib.import_module(
@@ -123,43 +123,58 @@ def build_atomically() -> None:
     builder.build = build
 
 
-def _test_compiler_early() -> None:
-    """Tests in a thread which vector instructions the C++ compiler can use.
+def _ask_compiler_early() -> None:
+    """Asks the C++ compiler in a thread what the first C++ kernel needs to know.
 
-    Inductor tests it when it first generates a C++ kernel, and compiles a file for that
-    if the caches are empty. Whoever needs the result waits for the thread.
+    Which vector instructions it can use: Inductor compiles a file for that if the
+    caches are empty. And whether the header of kernels is compiled for them. Whoever
+    needs a result waits for it.
     """
     isa: Any = importlib.import_module("torch._inductor.cpu_vec_isa")
     config: Any = importlib.import_module("torch._inductor.config")
     # The thread must not import a module that this one is importing.
-    importlib.import_module("torch._inductor.codecache")
-    usable = isa.valid_vec_isa_list
+    code: Any = importlib.import_module("torch._inductor.codecache")
+    usable, header = isa.valid_vec_isa_list, code._precompile_header
     compiler = config.cpp.cxx
+    has_sets = threading.Event()
 
-    def test() -> None:
+    def ask() -> None:
         with contextlib.suppress(Exception):  # code generation reports it
             bool(usable() and usable()[0])
+        has_sets.set()
+        with contextlib.suppress(Exception):
+            # Of a kernel that is never compiled.
+            code.CppPythonBindingsCodeCache.load_pybinding_async(
+                ["float*"], "// no kernel", submit_fn=lambda compile_it: None
+            )
 
-    thread = threading.Thread(target=test, name="torchproof-compiler-test", daemon=True)
+    thread = threading.Thread(target=ask, name="torchproof-compiler-test", daemon=True)
 
     @functools.wraps(usable)
     def tested() -> Any:
         nonlocal compiler
-        thread.join()
+        has_sets.wait()
         if config.cpp.cxx != compiler:  # the parent has set another one
             compiler = config.cpp.cxx
             _forget_test(isa)
             usable.cache_clear()
         return usable()
 
+    @functools.wraps(header)
+    def compiled_header(*arguments: Any, **options: Any) -> Any:
+        if threading.current_thread() is not thread:
+            thread.join()
+        return header(*arguments, **options)
+
     isa.valid_vec_isa_list = tested
-    _compiler_test.append(thread)
+    code._precompile_header = compiled_header
+    _asking.append(thread)
     thread.start()
 
 
 def _known_sets() -> tuple[str, ...]:
-    """The vector instructions that the test has found, once it has ended."""
-    has_ended = _compiler_test and not _compiler_test[0].is_alive()
+    """The vector instructions that the compiler can use, once that is known."""
+    has_ended = _asking and not _asking[0].is_alive()
     return prebuilt.vector_sets() if has_ended else ()
 
 
